@@ -98,6 +98,8 @@ type Redrive struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	UpdatedAt  time.Time  `json:"updated_at"`
 	FinishedAt *time.Time `json:"finished_at,omitzero"`
+	// Others are the redrives on other cells behind a gateway that were created with it, each with an id of its own. Only [Client.CreateRedrive] returns them.
+	Others []int64 `json:"others,omitzero"`
 }
 
 // HasEnded reports whether the redrive is done, was cancelled, or has failed.

@@ -43,6 +43,7 @@ type cell struct {
 	key       string // of an admin; empty: the cell needs none
 	calls     slots  // that are answered soon
 	waiting   slots  // that may wait
+	behind    behind // queues that it has to be set for
 	state     atomic.Pointer[state]
 	keys      *keyLevel
 	prepare   func(context.Context, *cell) error // before the cell is used; nil: nothing is done

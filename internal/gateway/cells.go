@@ -60,10 +60,7 @@ func (g *Gateway) cellsOf(queue string) ([]*cell, error) {
 	if p == nil {
 		return g.among(append(sets, cellSet{home})), nil
 	}
-	sets = append(sets, p.Cells)
-	for _, f := range p.Former {
-		sets = append(sets, f.Cells)
-	}
+	sets = append(sets, p.sets()...)
 	for _, set := range sets {
 		for _, number := range set {
 			if g.cell(number) == nil {
@@ -192,6 +189,7 @@ func (g *Gateway) watch(ctx context.Context, at *cell) {
 		g.watching.Go(func() { g.keepLevel(ctx, at) })
 	}
 	g.watching.Go(func() { g.lookForStrays(ctx, at) })
+	g.watching.Go(func() { g.keepSet(ctx, at) })
 	g.watching.Go(func() {
 		at.watch(ctx)
 		at.transport.CloseIdleConnections()

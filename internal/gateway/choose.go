@@ -91,7 +91,7 @@ func (g *Gateway) onlyOf(queue string, cells cellSet) (*cell, error) {
 	return nil, g.unknownCell(cells[0])
 }
 
-// toQueue sets the target to the cell that a queue is placed on: home if it is placed nowhere, where it may have been before there was a gateway.
+// toQueue sets the target to the leading cell of a queue: home if it is placed nowhere, where it may have been before there was a gateway.
 func (g *Gateway) toQueue(c *call, queue string) error {
 	c.target = g.home()
 	if !isQueue(queue) { // home says what is wrong, and has the service's own
@@ -100,7 +100,7 @@ func (g *Gateway) toQueue(c *call, queue string) error {
 	c.queue = queue
 	p, err := g.placed(queue)
 	if p != nil {
-		c.target, err = g.only(p)
+		c.target, err = g.leadingCell(p)
 	}
 	return err
 }
@@ -122,12 +122,6 @@ func (g *Gateway) useQueue(c *call, r *http.Request, queue string) (*placement, 
 // byPathQueue is for calls about the queue in the path.
 func byPathQueue(g *Gateway, c *call, r *http.Request) error {
 	return g.toQueue(c, pathValue(r, "name"))
-}
-
-// usePathQueue is for calls that make something of the queue in the path.
-func usePathQueue(g *Gateway, c *call, r *http.Request) error {
-	_, err := g.useQueue(c, r, pathValue(r, "name"))
-	return err
 }
 
 // chooseInsert is for an event, with the queue in the query.
@@ -180,92 +174,4 @@ func chooseSchedule(g *Gateway, c *call, r *http.Request) error {
 	}
 	_, err = g.useQueue(c, r, queue)
 	return err
-}
-
-// chooseMove is for events of a queue that go to another one, which has to be on the same cell.
-func chooseMove(g *Gateway, c *call, r *http.Request) error {
-	body, err := g.peek(c, r, maxPeekBody)
-	if err != nil {
-		return err
-	}
-	if err := g.toQueue(c, pathValue(r, "name")); err != nil {
-		return err
-	}
-	var members struct {
-		To jsontext.Value `json:"to"`
-	}
-	if !decode(body, &members) {
-		return nil // the cell says what is wrong
-	}
-	to, _ := textOf(members.To, "")
-	return g.checkBeside(c, r, to)
-}
-
-// checkBeside makes sure that events can go to a queue from the target of a call: it is placed there, too, now if it was not before.
-func (g *Gateway) checkBeside(c *call, r *http.Request, queue string) error {
-	if !isQueue(queue) {
-		return nil
-	}
-	p, err := g.placed(queue)
-	at := c.target
-	if err == nil && p == nil {
-		p, err = g.placeOn(c, r, queue, at.number)
-		c.target = at
-	}
-	if err != nil {
-		return err
-	}
-	if len(p.Cells) != 1 || p.Cells[0] != at.number {
-		return refuse(notOverCells, "The queue %q is not on cell %d alone, from which events would go there: gateways do not do this over several cells yet.", queue, at.number)
-	}
-	return nil
-}
-
-// toOnly sets the target to the cell that has all there is of a queue. While other cells may hold events of it, there is none.
-func (g *Gateway) toOnly(c *call, queue string) error {
-	if queue == "" {
-		return refuse(notOverCells, "This is asked of all cells, which gateways do not do yet. Name a queue, if the call takes one, or ask the cells themselves.")
-	}
-	if err := g.toQueue(c, queue); err != nil {
-		return err
-	}
-	p, _ := g.placements.get(queue)
-	if p != nil && len(p.Former) > 0 {
-		return refuse(notOverCells, "The queue %q was moved, and the cells that it was on before have a part of what is asked for: gateways do not ask several cells yet. Ask the cells themselves.", queue)
-	}
-	return nil
-}
-
-// bodyQueue is for calls with the queue in the body, and maybe another one that events go to.
-func bodyQueue(g *Gateway, c *call, r *http.Request) error {
-	body, err := g.peek(c, r, maxPeekBody)
-	if err != nil {
-		return err
-	}
-	var members struct {
-		Queue  jsontext.Value `json:"queue"`
-		ID     jsontext.Value `json:"id"`
-		To     jsontext.Value `json:"to"`
-		Filter struct {
-			Queue jsontext.Value `json:"queue"`
-		} `json:"filter"`
-	}
-	if !decode(body, &members) {
-		return toHome(g, c, r) // which says what is wrong
-	}
-	if len(members.ID) > 0 {
-		return g.toCellOf(c, string(members.ID))
-	}
-	queue, isText := textOf(members.Queue, "")
-	if queue == "" && isText {
-		queue, isText = textOf(members.Filter.Queue, "")
-	}
-	if !isText {
-		return toHome(g, c, r)
-	}
-	if err := g.toOnly(c, queue); err != nil {
-		return err
-	}
-	to, _ := textOf(members.To, "")
-	return g.checkBeside(c, r, to)
 }

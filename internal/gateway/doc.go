@@ -8,6 +8,8 @@
 //	choose.go     the cell that a request is for, where there are several
 //	batch.go      batches of events over several cells
 //	ids.go        calls about several events by their ids
+//	fan.go        calls about a whole queue, of which several cells hold a part
+//	level.go      what a queue is set to, the same on all of these
 //	elements.go   lists whose elements are for several cells, and the results of each
 //	listings.go   which cells have a part of a listing
 //	merge.go      listings over several cells: the order, pages

@@ -31,9 +31,9 @@ const unavailableMember = "unavailable_cells"
 
 // A listing is one of the API that can be merged.
 type listing struct {
-	list    string              // the member of the answer that has the elements
-	names   members             // of an element
-	events  *members            // of an element as a CloudEvent; nil: it has no such form
+	list    string                   // the member of the answer that has the elements
+	names   members                  // of an element
+	events  *members                 // of an element as a CloudEvent; nil: it has no such form
 	compare func(a, b *orderKey) int // the order
 	// join makes one element of those that have the same name on several cells; nil: each is its own. cells are where the elements are.
 	join func(g *Gateway, elements []element, cells []*cell) ([]byte, error)

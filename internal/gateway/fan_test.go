@@ -1,0 +1,246 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// A wideCell has what came to one of several cells that hold a part of a queue.
+type wideCell struct {
+	*fakeCell
+
+	mu   sync.Mutex
+	seen []string // "METHOD path If-Match If-None-Match body"
+}
+
+func (w *wideCell) came() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.seen)
+}
+
+// on has the cell answer a pattern.
+func (w *wideCell) on(pattern string, answer func(rw http.ResponseWriter, body string)) {
+	w.mux.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		w.mu.Lock()
+		w.seen = append(w.seen, strings.Join([]string{r.Method, r.URL.RequestURI(), r.Header.Get("If-Match"), r.Header.Get("If-None-Match"), string(text)}, " "))
+		w.mu.Unlock()
+		answer(rw, string(text))
+	})
+}
+
+// answersWith has the cell answer with a status and a body.
+func (w *wideCell) answersWith(pattern string, status int, body string) {
+	w.on(pattern, func(rw http.ResponseWriter, _ string) {
+		rw.Header().Set("Etag", `"7"`)
+		rw.Header().Set("Location", "/somewhere")
+		rw.WriteHeader(status)
+		_, _ = io.WriteString(rw, body)
+	})
+}
+
+// wideCells starts a gateway in front of three cells, with the queue wide on the cells 1 and 2, formerly 0, and narrow on 1.
+func wideCells(t *testing.T) (*environment, []*wideCell, *settable) {
+	t.Helper()
+	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
+	settings := newSettable(fakes...)
+	fakes[0].put(placement{Queue: "wide", Cells: []int{1, 2}, Former: []former{{Cells: cellSet{0}}}})
+	fakes[0].put(placement{Queue: "narrow", Cells: []int{1}})
+	fakes[0].put(placement{Queue: "beside", Cells: nil})
+	var cells []*wideCell
+	for _, f := range fakes {
+		cells = append(cells, &wideCell{fakeCell: f})
+	}
+	return setup(t, nil, fakes...), cells, settings
+}
+
+func TestLeadingCellDecidesWhatAQueueIsSetTo(t *testing.T) {
+	t.Parallel()
+	e, cells, settings := wideCells(t)
+	status := http.StatusPreconditionFailed
+	cells[1].on("PUT /queues/wide", func(rw http.ResponseWriter, body string) {
+		rw.Header().Set("Etag", `"7"`)
+		rw.WriteHeader(status)
+		if status == http.StatusOK {
+			settings.mu.Lock()
+			settings.copies[1] = `{"policy":` + body + `,"push":null}`
+			settings.mu.Unlock()
+		}
+	})
+	put := func(body string) answer {
+		return e.call("PUT", "/queues/wide", body, "If-Match: \"3\"", "If-None-Match: *", "Content-Type: application/json")
+	}
+	if got := put(`{"max_attempts":5}`); got.status != status || settings.get(2) != "" {
+		t.Errorf("answered %d, and cell 2 has %q", got.status, settings.get(2))
+	}
+	status = http.StatusOK
+	if got := put(`{"max_attempts":5}`); got.status != status || got.header.Get("Etag") != `"7"` || got.header.Get(unavailableHeader) != "" {
+		t.Errorf("answered %d %v", got.status, got.header)
+	}
+	want := `{"policy":{"max_attempts":5},"push":null}`
+	if settings.get(0) != want || settings.get(2) != want {
+		t.Errorf("the others are set to %q and %q", settings.get(0), settings.get(2))
+	}
+	if seen := cells[1].came()[0]; seen != `PUT /queues/wide "3" * {"max_attempts":5}` {
+		t.Errorf("the leading cell got %q", seen)
+	}
+	// A cell that is away is named, and follows when it is back.
+	thaw := cells[2].freeze()
+	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
+	if got := put(`{"max_attempts":6}`); got.status != status || got.header.Get(unavailableHeader) != "2" {
+		t.Errorf("answered %d %v", got.status, got.header)
+	}
+	thaw()
+	e.until("the cell is set", func() bool { return strings.Contains(settings.get(2), "6") })
+	// So does one that another gateway knows of.
+	settings.mu.Lock()
+	settings.copies[1], settings.copies[2] = `{"policy":{"max_attempts":8},"push":null}`, ""
+	settings.mu.Unlock()
+	other := setup(t, nil, cells[0].fakeCell, cells[1].fakeCell, cells[2].fakeCell)
+	other.until("the cell is set", func() bool { return strings.Contains(settings.get(2), "8") })
+	if got := put(""); cells[1].came()[len(cells[1].came())-1] != `PUT /queues/wide "3" * ` || got.status != status {
+		t.Errorf("without a body, the leading cell got %q", cells[1].came())
+	}
+}
+
+func TestQueueThatIsSetToNothingOnItsLeadingCellLeavesTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	e, _, settings := wideCells(t)
+	settings.mu.Lock()
+	settings.copies[1], settings.copies[2] = `{"policy":null,"push":null}`, "as it is"
+	settings.reads = 0
+	settings.mu.Unlock()
+	at := e.gateway.cell(2)
+	if err := e.gateway.setAsLeading(t.Context(), at, "wide", false); err != nil || settings.get(2) != "as it is" {
+		t.Errorf("%v; set to %q", err, settings.get(2))
+	}
+	if err := e.gateway.setAsLeading(t.Context(), at, "wide", true); err != nil || settings.get(2) != settings.get(1) {
+		t.Errorf("%v; set to %q", err, settings.get(2))
+	}
+}
+
+func TestCountsOfCellsAreAddedUp(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	for i, w := range cells {
+		w.answersWith("POST /queues/wide/purge", 200, fmt.Sprintf(`{"purged":%d}`, i+1))
+		w.answersWith("POST /sweep", 200, fmt.Sprintf(`{"expired":%d}`, 10*i+1))
+		w.answersWith("DELETE /queues/wide", 200, fmt.Sprintf(`{"purged":%d}`, i))
+	}
+	e.want(200, `{"purged":6}`, "POST", "/queues/wide/purge", "")
+	e.want(200, `{"purged":3}`, "DELETE", "/queues/wide?purge=true", "", "If-Match: \"3\"")
+	wantTexts(t, "the leading cell", cells[1].came(), "POST /queues/wide/purge   ", `DELETE /queues/wide?purge=true "3"  `)
+	wantTexts(t, "another", cells[2].came(), "POST /queues/wide/purge   ", "DELETE /queues/wide?purge=true   ")
+	e.want(200, `{"expired":33}`, "POST", "/sweep", `{}`)
+	e.want(200, `{"expired":33}`, "POST", "/sweep", `{"queue":"wide"}`)
+	e.want(200, `{"expired":11}`, "POST", "/sweep", `{"queue":"narrow"}`)
+
+	defer cells[2].freeze()() // its address must not become that of a cell of another test
+	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
+	got := e.want(200, `{"purged":3}`, "POST", "/queues/wide/purge", "")
+	if got.header.Get(unavailableHeader) != "2" {
+		t.Errorf("answered %v", got.header)
+	}
+}
+
+func TestWhatACellRefusesIsRefused(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	cells[1].answersWith("POST /queues/wide/purge", 403, `{"code":"forbidden"}`)
+	e.want(403, "forbidden", "POST", "/queues/wide/purge", "")
+	if len(cells[0].came())+len(cells[2].came()) > 0 {
+		t.Errorf("the others were asked, too")
+	}
+	// One that knows no such queue has no part of it.
+	cells[1].answersWith("POST /queues/wide/run", 404, `{"code":"queue_not_declared"}`)
+	cells[2].answersWith("POST /queues/wide/run", 200, `{"run":4}`)
+	cells[0].answersWith("POST /queues/wide/run", 404, `{"code":"another"}`)
+	e.want(200, `{"run":4}`, "POST", "/queues/wide/run", "")
+	for _, w := range cells {
+		w.answersWith("DELETE /queues/wide", 404, fmt.Sprintf(`{"code":"queue_not_found","n":%d}`, w.number))
+	}
+	e.want(404, `"n":1`, "DELETE", "/queues/wide", "")
+	cells[1].answersWith("DELETE /queues/{name}", 200, `{"purged":0}`)
+}
+
+func TestQueueThatIsNotEmptyOnOneCellIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	cells[1].answersWith("DELETE /queues/wide", 200, `{"purged":0}`)
+	cells[0].answersWith("DELETE /queues/wide", 200, `{"purged":0}`)
+	cells[2].answersWith("DELETE /queues/wide", 409, `{"code":"queue_not_empty"}`)
+	e.want(409, "queue_not_empty", "DELETE", "/queues/wide", "")
+}
+
+func TestLimitHoldsForAllCellsTogether(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	for _, w := range cells {
+		w.answersWith("POST /queues/wide/run", 200, `{"run":3}`)
+		w.answersWith("POST /history/requeue", 200, `{"matched":600,"requeued":600}`)
+	}
+	e.want(200, `{"run":6}`, "POST", "/queues/wide/run", `{"limit":5}`, "Content-Type: application/json")
+	wantTexts(t, "the first", cells[1].came(), `POST /queues/wide/run   {"limit":5}`)
+	wantTexts(t, "the second", cells[0].came(), `POST /queues/wide/run   {"limit":2}`)
+	wantTexts(t, "the third", cells[2].came())
+	e.want(200, `{"matched":1200,"requeued":1200}`, "POST", "/history/requeue", `{"outcome":"failed"}`)
+	if got := cells[1].came()[1]; !strings.HasSuffix(got, `"limit":400}`) && !strings.Contains(got, `"limit":400`) {
+		t.Errorf("cell 1 got %q", got)
+	}
+	wantTexts(t, "the third", cells[2].came())
+}
+
+func TestRedriveIsOneOnEachCell(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	for i, w := range cells {
+		w.on("POST /redrives", func(rw http.ResponseWriter, body string) {
+			if strings.Contains(body, "dry_run") {
+				_, _ = fmt.Fprintf(rw, `{"matched":%d,"estimate":%t}`, i+1, i == 2)
+				return
+			}
+			rw.Header().Set("Location", fmt.Sprintf("/redrives/%d", 7+i))
+			rw.WriteHeader(http.StatusAccepted)
+			_, _ = fmt.Fprintf(rw, `{"id":%d,"state":"running"}`, 7+i)
+		})
+	}
+	e.want(200, `{"matched":6,"estimate":true}`, "POST", "/redrives", `{"queue":"wide","dry_run":true}`)
+	got := e.want(202, `{"id":8,"state":"running","others":[7,9]}`, "POST", "/redrives", `{"queue":"wide","rate":3,"idempotency_key":"k"}`)
+	if got.header.Get("Location") != "/redrives/8" {
+		t.Errorf("answered %v", got.header)
+	}
+	if seen := cells[2].came()[1]; !strings.Contains(seen, `"rate":1`) || !strings.Contains(seen, `"idempotency_key":"k"`) {
+		t.Errorf("cell 2 got %q", seen)
+	}
+	e.want(501, "is not on cell 0", "POST", "/redrives", `{"queue":"wide","to":"narrow"}`)
+	e.want(202, "others", "POST", "/redrives", `{"queue":"wide","to":"beside"}`)
+	e.want(202, "others", "POST", "/redrives", `{"queue":"wide","to":"origin"}`)
+	e.want(202, `{"id":8,"state":"running"}`, "POST", "/redrives", `{"queue":"narrow"}`)
+	defer cells[2].freeze()() // its address must not become that of a cell of another test
+	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
+	if got := e.want(202, `"others":[7]`, "POST", "/redrives", `{"queue":"wide"}`); got.header.Get(unavailableHeader) != "2" {
+		t.Errorf("answered %v", got.header)
+	}
+}
+
+func TestEventsAreMovedBesideThemAlone(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	for _, w := range cells {
+		w.answersWith("POST /queues/wide/move", 200, `{"moved":2}`)
+		w.answersWith("POST /queues/narrow/move", 200, `{"moved":2}`)
+	}
+	e.want(200, `{"moved":6}`, "POST", "/queues/wide/move", `{"to":"beside"}`)
+	e.want(501, "place the queue on cell", "POST", "/queues/wide/move", `{"to":"narrow"}`)
+	e.want(200, `{"moved":2}`, "POST", "/queues/narrow/move", `{"to":"wide"}`)
+	e.want(200, `{"moved":2}`, "POST", "/queues/narrow/move", `{"to":"new"}`) // which is placed there
+	if p, _ := e.gateway.placements.get("new"); p == nil || !slices.Equal(p.Cells, cellSet{1}) {
+		t.Errorf("the new queue is placed on %v", p)
+	}
+}
