@@ -111,6 +111,31 @@ type putQueueCopy struct {
 	Changed bool `json:"changed"`
 }
 
+// A ForwardedEvent is what became of an event that home has had wait for a cell.
+type ForwardedEvent struct {
+	// Forwarded is its id at home, and ID that on the cell; 0 if it was refused.
+	Forwarded int64 `json:"forwarded"`
+	ID        int64 `json:"id,omitzero"`
+	// Result is "inserted", "known" if it was inserted before, or "refused"; Detail says why.
+	Result string `json:"result"`
+	Detail string `json:"detail,omitzero"`
+}
+
+// InsertForwarded inserts events on a cell that home has had wait for it in queued.forward.<cell>, as they were claimed there, at most 1,000. It may be repeated. Gateways do that.
+func (c *Client) InsertForwarded(ctx context.Context, events []json.RawMessage) ([]ForwardedEvent, error) {
+	var inserted forwardedEvents
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/cell/events", Body: insertForwardedRequest{events}, Repeatable: true}, &inserted)
+	return inserted.Events, err
+}
+
+type insertForwardedRequest struct {
+	Events []json.RawMessage `json:"events"`
+}
+
+type forwardedEvents struct {
+	Events []ForwardedEvent `json:"events"`
+}
+
 // ListCellQueues returns the names of all queues that have an event on the cell, waiting or leased.
 func (c *Client) ListCellQueues(ctx context.Context) ([]string, error) {
 	var all []string

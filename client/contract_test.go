@@ -85,6 +85,7 @@ var wires = map[string]wire{
 	"getPlacement":    {response: Placement{}},
 	"drainPlacement":  {request: drainRequest{}, response: Placement{}},
 	"deletePlacement": {},
+	"insertForwarded": {request: insertForwardedRequest{}, response: forwardedEvents{}},
 	"listCellQueues": {query: struct {
 		Limit int `query:"limit"`
 	}{}, response: cellQueues{}},

@@ -361,6 +361,7 @@ func (c *answerless) run() {
 
 	c.lose(lostCall{"place_queue", put, "/queues/placed/placement", `{"cells":[1]}`, nil, false, count(`agent.placement where queue = 'placed' and cells = '{1}'`), 1, 0})
 	c.lose(lostCall{"put_queue_copy", put, "/cell/queues/copied", `{"policy":{"max_attempts":5}}`, nil, false, count(`agent.queue where name = 'copied' and max_attempts = 5`), 1, 0})
+	c.lose(lostCall{"insert_forwarded_events", post, "/cell/events", `{"events":[{"id":7,"event":{},"publication":{"forward":{"queue":"forwarded"}}}]}`, nil, false, count(`agent.event where queue = 'forwarded'`), 1, 0})
 	c.lose(lostCall{"put_cell", put, "/cells/9", `{"takes_new":false}`, nil, false, count(`agent.listed_cell where cell = 9`), 1, 0})
 	c.lose(lostCall{"delete_cell", del, "/cells/9", "", nil, false, count(`agent.listed_cell where cell = 9`), 0, 0})
 	c.lose(lostCall{"drain_placement", post, "/queues/placed/placement/drained", `{"cells":[0]}`, nil, false, count(`agent.placement where queue = 'placed'`), 1, 0})

@@ -108,6 +108,7 @@ func table() []*route {
 	own(get, "/cells", (*Gateway).showCells)
 	own(put, "/cells/{number}", (*Gateway).putCell)
 	add(del, "/cells/{number}", toHome)
+	add(post, "/cell/events", toHome)
 	add(get, "/cell/queues", toHome)
 	add(get, "/cell/queues/{name}", toHome)
 	add(put, "/cell/queues/{name}", toHome)

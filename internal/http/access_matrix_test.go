@@ -254,12 +254,13 @@ var restrictedCalls = map[string]struct {
 
 	"getCell": {"/cell", "", global},
 
-	"getQueueCopy":   {"/cell/queues/copied", "", global},
-	"putQueueCopy":   {"/cell/queues/copied", `{"policy":{"max_attempts":5}}`, global},
-	"listCells":      {"/cells", "", global},
-	"putCell":        {"/cells/9", `{"takes_new":false}`, global},
-	"deleteCell":     {"/cells/LISTED", "", global},
-	"listCellQueues": {"/cell/queues", "", global},
+	"getQueueCopy":    {"/cell/queues/copied", "", global},
+	"putQueueCopy":    {"/cell/queues/copied", `{"policy":{"max_attempts":5}}`, global},
+	"listCells":       {"/cells", "", global},
+	"putCell":         {"/cells/9", `{"takes_new":false}`, global},
+	"deleteCell":      {"/cells/LISTED", "", global},
+	"listCellQueues":  {"/cell/queues", "", global},
+	"insertForwarded": {"/cell/events", `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"SIDE.q"}}}]}`, global},
 
 	"listKeyCopies": {"/cell/keys", "", global},
 	"putKeyCopies":  {"/cell/keys", `{"keys":[` + keyCopy + `]}`, global},

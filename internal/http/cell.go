@@ -1,6 +1,7 @@
 package http
 
 import (
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -70,6 +71,36 @@ type deleteCellRequest struct {
 
 func (s *Server) deleteCell(r *http.Request, req deleteCellRequest) (reply, error) {
 	return noContent, s.cells.Delete(r.Context(), req.Number)
+}
+
+type insertForwardedRequest struct {
+	Events []json.RawMessage `json:"events" validate:"required,min=1,max=1000" restrict:"-"`
+}
+
+// A forwardedEvent is what became of one event.
+type forwardedEvent struct {
+	Forwarded int64  `json:"forwarded"` // its id at home
+	ID        int64  `json:"id,omitzero"`
+	Result    string `json:"result"`
+	Detail    string `json:"detail,omitzero"` // why it was refused
+}
+
+type insertForwardedResponse struct {
+	Events []forwardedEvent `json:"events"`
+}
+
+// insertForwarded inserts events that home has had wait for this cell, as a gateway has claimed them there.
+func (s *Server) insertForwarded(r *http.Request, req insertForwardedRequest) (reply, error) {
+	results, err := s.cells.InsertForwarded(r.Context(), req.Events)
+	inserted := 0
+	body := insertForwardedResponse{convert(results, func(f cell.Forwarded) forwardedEvent {
+		if f.Result == cell.ForwardInserted {
+			inserted++
+		}
+		return forwardedEvent{f.Forwarded, f.ID, f.Result, f.Reason}
+	})}
+	logOf(r).add("inserted", inserted)
+	return reply{body: body}, err
 }
 
 type listCellQueuesRequest struct{ paging }

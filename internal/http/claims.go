@@ -19,7 +19,7 @@ type claimRequest struct {
 
 // claimOptions are the options in the body of a claim.
 type claimOptions struct {
-	Queue        string         `json:"queue" default:"default" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	Queue        string         `json:"queue" default:"default" validate:"queue,claimable" log:"queue" restrict:"queue"`
 	Limit        int            `json:"limit" default:"1" validate:"min=1,max=1000"`
 	MaxAttempts  int            `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
 	InvisibleFor time.Duration  `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own

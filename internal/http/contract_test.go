@@ -205,6 +205,7 @@ var requests = map[string][]bind.Field{
 	"listCells":       fieldsOf[noRequest](),
 	"putCell":         fieldsOf[putCellRequest](),
 	"deleteCell":      fieldsOf[deleteCellRequest](),
+	"insertForwarded": fieldsOf[insertForwardedRequest](),
 	"listCellQueues":  fieldsOf[listCellQueuesRequest](),
 	"listKeyCopies":   fieldsOf[listKeyCopiesRequest](),
 	"putKeyCopies":    fieldsOf[putKeyCopiesRequest](),

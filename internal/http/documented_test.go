@@ -45,6 +45,7 @@ func everyRoute(t *testing.T) []route {
 		"createRedrive":   `{"filter":{"outcome":"failed"}}`,
 		"moveEvents":      `{"to":"elsewhere"}`,
 		"putPlacement":    `{"cells":[1]}`,
+		"insertForwarded": `{"events":[{"id":1}]}`,
 		"putKeyCopies":    `{"keys":[{"id":"k3x7q2ac"}]}`,
 		"drainPlacement":  `{"cells":[1]}`,
 		"putPush":         `{"url":"http://127.0.0.1:1"}`,
@@ -210,6 +211,7 @@ func provokeSuccesses(h *environment) {
 	h.call("POST", "/history/requeue", `{"outcome":"done"}`).want(200)
 	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
 	h.call("POST", "/sweep", "").want(200)
+	h.call("POST", "/cell/events", `{"events":[{"id":1}]}`).want(200)
 	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/queues", "/cell/keys", "/metrics", "/"} {
 		h.call("GET", path, "").want(200)
 	}

@@ -193,6 +193,7 @@ func (s *Server) routes() *router {
 	r.Get("/cells", access.Admin, endpoint(s, lim, s.listCells))
 	r.Put("/cells/{number}", access.Admin, endpoint(s, lim, s.putCell))
 	r.Delete("/cells/{number}", access.Admin, endpoint(s, lim, s.deleteCell))
+	r.Post("/cell/events", access.Admin, endpoint(s, batch, s.insertForwarded))
 	r.Get("/cell/queues", access.Read, endpoint(s, lim, s.listCellQueues))
 	r.Get("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.getQueueCopy))
 	r.Put("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.putQueueCopy))

@@ -436,6 +436,15 @@ begin
   else
     _size = agent_private.new_json_size(new.event);
     if num_nulls(new.meta, new.occurrence, new.publication, new.past_attempts) < 4 then
+      -- What comes in for a source goes to the cell of its queue.
+      if new.meta ? 'verified_source' and tg_op = 'INSERT' and new.attempts = 0 and num_nulls(new.requeued_from, new.dead_letter_of) = 2 then
+        if exists (select from agent.placement p where p.removed_at is null and 0 <> all (p.cells)) then -- apart: it is a query, the others are not
+          new = agent_private.forwarded(new);
+          if starts_with(new.queue, 'queued.forward.') then
+            perform agent.notify_queues(array[new.queue]);
+          end if;
+        end if;
+      end if;
       _size = _size
         + case when new.meta is null then 0 else agent_private.new_json_size(new.meta) end
         + case when new.occurrence is null then 0 else agent_private.new_json_size(new.occurrence) end

@@ -424,6 +424,9 @@ begin
   ) as e
   where n.event_id is not null
   order by n.ord;
+  if exists (select from agent.placement p where p.removed_at is null and 0 <> all (p.cells)) then
+    perform agent_private.forward_events(_event_ids);
+  end if;
   perform agent.notify_queues(array(select s.queue from agent.schedule s where s.id = any(_schedule_ids) and s.queue is not null));
   if array_position(_event_ids, null) is not null then
     perform agent_private.publish_at_commit(array

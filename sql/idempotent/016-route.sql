@@ -208,13 +208,17 @@ as $func$
 #variable_conflict use_column
 declare
   _newest agent.subscription_position;
+  _ids int8[];
 begin
   _newest = agent_private.lock_router(_number);
   if _newest is null or agent_private.route_version() <> _version or agent_private.is_copy() then
     return query select 'changed', 0::int8;
     return;
   end if;
-  perform agent_private.deliver(_subscriptions, _positions, _matched, true);
+  _ids = agent_private.deliver(_subscriptions, _positions, _matched, true);
+  if exists (select from agent.placement p where p.removed_at is null and 0 <> all (p.cells)) then
+    perform agent_private.forward_events(_ids);
+  end if;
   if _has_gap then
     update agent.subscription_position p set gaps = p.gaps + 1
     from agent.subscription s
@@ -334,6 +338,7 @@ declare
   _replay agent.subscription_replay;
   _subscription agent.subscription;
   _newest agent.subscription_position;
+  _ids int8[];
 begin
   select r.* into _replay from agent.subscription_replay r where r.id = _id;
   select s.* into _subscription
@@ -345,7 +350,10 @@ begin
     return query select 'changed', 0::int8;
     return;
   end if;
-  perform agent_private.deliver(array_fill(_subscription.id, array[cardinality(_positions)]), _positions, _matched, false);
+  _ids = agent_private.deliver(array_fill(_subscription.id, array[cardinality(_positions)]), _positions, _matched, false);
+  if exists (select from agent.placement p where p.removed_at is null and 0 <> all (p.cells)) then
+    perform agent_private.forward_events(_ids, _id);
+  end if;
   _newest.position = _position;
   _newest.gaps = _newest.gaps + _has_gap::int4;
   if _position >= _replay.until then
@@ -376,9 +384,10 @@ end
 $func$;
 
 -- Inserts events of the log into the queues of subscriptions, in their order. With _is_in_step only those in step get them; a subscription that was
--- deleted meanwhile gets nothing. An event that nobody can read goes into history as failed, without its payload.
-create or replace function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
-returns void
+-- deleted meanwhile gets nothing. An event that nobody can read goes into history as failed, without its payload. Returns the ids of the events.
+drop function if exists agent_private.deliver(int8[], int8[], text[], boolean); -- that of versions before 0.8.0 returns nothing
+create function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
+returns int8[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_custom_plan -- with the segments that the positions are in
@@ -390,10 +399,11 @@ declare
   _first int8;
   _last int8;
   _n int8;
+  _ids int8[];
   _unreadable int8[];
 begin
   if cardinality(_positions) = 0 then
-    return;
+    return null;
   end if;
   select min(p), max(p) into _first, _last from unnest(_positions) as p;
   with inserted as
@@ -415,14 +425,14 @@ begin
     order by n.ord
     returning id, case when event = '{}' then (publication ->> 'position')::int8 end as position
   )
-  select count(*), array_agg(i.id) filter
+  select count(*), array_agg(i.id), array_agg(i.id) filter
   ( where i.position is not null and exists
     ( select from agent.log l
       where l.position = i.position and l.position between _first and _last
       and l.text_size is null and not agent_private.is_storable(l)
     )
   )
-  into _n, _unreadable
+  into _n, _ids, _unreadable
   from inserted i;
   if _unreadable is not null then
     perform agent_private.move_to_history(_unreadable, 'failed', agent_private.unreadable_reason(), false);
@@ -434,6 +444,7 @@ begin
   then
     raise exception 'the log has dropped what was to be delivered' using errcode = 'serialization_failure', hint = 'Read it again.';
   end if;
+  return _ids;
 end
 $func$;
 
@@ -460,14 +471,21 @@ begin
 end
 $func$;
 
--- How many events are ready in each of _queues, up to the limit beside it.
+-- How many events are ready in each of _queues, up to the limit beside it; of a queue that is placed on another cell, how many wait to be brought there.
 create or replace function agent_service.count_ready(_queues text[], _limits int4[])
 returns table (queue text, ready int8)
-language sql volatile
+language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select n.queue, agent_private.count_ready(n.queue, n.max_count) from unnest(_queues, _limits) as n (queue, max_count)
+declare
+  _waiting text[] = _queues;
+begin
+  if exists (select from agent.placement p where p.removed_at is null and 0 <> all (p.cells)) then
+    _waiting = array(select coalesce(agent_private.forward_queue(n.queue, ''), n.queue) from unnest(_queues) with ordinality as n (queue, ord) order by n.ord);
+  end if;
+  return query select n.queue, agent_private.count_ready(n.waiting, n.max_count) from unnest(_queues, _waiting, _limits) as n (queue, waiting, max_count);
+end
 $func$;
 
 -- Replays.

@@ -213,6 +213,7 @@ begin
     , placed_at = case when p.cells is distinct from _sorted then _now else p.placed_at end
     where p.queue = _queue;
   end if;
+  perform agent_private.forward_again(_queue);
   perform agent_private.record_audit('placement.put', _queue, jsonb_build_object('cells', coalesce(to_jsonb(_sorted), '"all"'), 'keys_until', _until));
   return (select agent_private.placement_info(p) from agent.placement p where p.queue = _queue);
 end
@@ -261,6 +262,7 @@ begin
   if _floor is not null then
     update agent_private.placement_floor f set version = greatest(f.version, _floor);
   end if;
+  perform agent_private.forward_again(_queue);
   perform agent_private.record_audit('placement.delete', _queue);
 end
 $func$;

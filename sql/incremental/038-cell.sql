@@ -41,6 +41,7 @@ create table agent.placement
 , constraint placement_cells check (cardinality(cells) between 1 and 256 and 0 <= all (cells) and 255 >= all (cells))
 ) with (fillfactor = 70);
 create unique index placement_version on agent.placement (version);
+create index placement_elsewhere on agent.placement (queue) where removed_at is null and 0 <> all (cells);
 create index placement_removed_at on agent.placement (removed_at) where removed_at is not null;
 
 -- agent.former_cell: the cells that a queue was placed on before, and that may hold some of its events still.

@@ -125,6 +125,12 @@ var validate = func() *validator.Validate {
 	if err := v.RegisterValidation("unreserved", isOpen); err != nil {
 		panic(err)
 	}
+	isClaimable := func(fl validator.FieldLevel) bool {
+		return isOpen(fl) || strings.HasPrefix(fl.Field().String(), forwards)
+	}
+	if err := v.RegisterValidation("claimable", isClaimable); err != nil {
+		panic(err)
+	}
 	if err := v.RegisterValidation("topic", func(fl validator.FieldLevel) bool { return IsTopic(fl.Field().String()) }); err != nil {
 		panic(err)
 	}
@@ -138,6 +144,9 @@ func IsTopic(name string) bool {
 
 // reserved is what the names of topics and queues begin with that are the service's own.
 const reserved = "queued."
+
+// forwards is what the names of those of the service's queues begin with that gateways claim from.
+const forwards = reserved + "forward."
 
 // violation says which rule of f the value v breaks, or "".
 func (f *Field) violation(v reflect.Value) string {
@@ -153,7 +162,7 @@ func (f *Field) violation(v reflect.Value) string {
 	switch {
 	case names[tag] != "":
 		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(names[tag], ""), " ")
-	case tag == "unreserved":
+	case tag == "unreserved" || tag == "claimable":
 		return "must not begin with " + reserved + ", which is reserved for the service's own queues"
 	case tag == "topic":
 		return "must be 1 to 8 words of A–Z a–z 0–9 _ : - with dots between them, and 255 characters at most; queued.* is reserved"
