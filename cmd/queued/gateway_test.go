@@ -21,7 +21,8 @@ const keyOfCells = "an-admin-key-of-all-cells"
 // A fleet is a gateway in front of two cells, each with a database of its own.
 type fleet struct {
 	*program
-	cells []*program
+	cells   []*program
+	command []string // that starts a gateway
 }
 
 // startFleet starts two cells and a gateway.
@@ -30,7 +31,7 @@ func startFleet(t *testing.T) *fleet {
 	f := &fleet{}
 	var list []string
 	for number := range 2 {
-		cell := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, fmt.Sprintf("QUEUED_CELL=%d", number), "QUEUED_API_KEY="+keyOfCells, "QUEUED_ACCESS_LOG=all")
+		cell := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, fmt.Sprintf("QUEUED_CELL=%d", number), "QUEUED_API_KEY="+keyOfCells, "QUEUED_ACCESS_LOG=all", "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
 		cell.wantReady()
 		f.cells = append(f.cells, cell)
 		list = append(list, fmt.Sprintf("%d=http://%s", number, cell.addr))
@@ -39,7 +40,8 @@ func startFleet(t *testing.T) *fleet {
 	if err := os.WriteFile(path, []byte(keyOfCells+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f.program = serve(t, []string{"gateway", "--cells", strings.Join(list, ","), "--key-file", path}, "QUEUED_ACCESS_LOG=all")
+	f.command = []string{"gateway", "--cells", strings.Join(list, ","), "--key-file", path}
+	f.program = serve(t, f.command, "QUEUED_ACCESS_LOG=all")
 	f.wantReady()
 	return f
 }
@@ -261,5 +263,91 @@ func TestClaimThroughTheGatewayFindsAnEventOnAnotherCell(t *testing.T) {
 			t.Errorf("inserted %v, claimed %v", inserted, event)
 		}
 		f.call(http.StatusNoContent, http.MethodDelete, fmt.Sprintf("/events/%.0f?receipt=%s", event["id"], url.QueryEscape(event["receipt"].(string))), "")
+	}
+}
+
+func TestEventsOfHomeComeToTheCellOfTheirQueue(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	elsewhere := f.queuesOn()[1]
+	put := func(path, body string) { t.Helper(); f.call(http.StatusOK, http.MethodPut, path, body) }
+	take := func(about string) map[string]any {
+		t.Helper()
+		event := f.claim(elsewhere, "60s")
+		if cellOf(event["id"]) != 1 {
+			t.Fatalf("%s: %v is not on cell 1", about, event)
+		}
+		f.call(http.StatusNoContent, http.MethodDelete, fmt.Sprintf("/events/%.0f?receipt=%s", event["id"], url.QueryEscape(event["receipt"].(string))), "")
+		return event
+	}
+	f.call(http.StatusCreated, http.MethodPut, "/subscriptions/s", fmt.Sprintf(`{"filters":[{"topics":["a.b"]}],"deliver":{"queue":%q,"type":"t","priority":3}}`, elsewhere))
+	position := f.call(http.StatusCreated, http.MethodPost, "/topics/a.b?key=k7", `{"n":12345678901234567890}`).decode(t)["position"]
+	event := take("a publication")
+	publication, _ := event["publication"].(map[string]any)
+	if publication["position"] != position || publication["subscription"] != "s" || publication["forward"] != nil || event["type"] != "t" || event["priority"] != 3.0 {
+		t.Errorf("a publication came as %v", event)
+	}
+	f.call(http.StatusOK, http.MethodPost, "/subscriptions/s/replay", fmt.Sprintf(`{"from":%.0f}`, position.(float64)-1))
+	if again := take("a replay")["publication"].(map[string]any)["position"]; again != position {
+		t.Errorf("a replay has delivered the publication at %v, want %v", again, position)
+	}
+	f.call(http.StatusCreated, http.MethodPut, "/sources/hooks", fmt.Sprintf(`{"kind":"token","key":"{/hook}","queue":%q,"secrets":["one"],"keep_raw":"1h"}`, elsewhere))
+	f.want(http.StatusOK, http.MethodPost, "/in/hooks", `{"hook":  1}`, "Authorization: Bearer one")
+	f.want(http.StatusOK, http.MethodPost, "/in/hooks", `{"hook":  1}`, "Authorization: Bearer one") // once more
+	event = take("a delivery to a source")
+	if raw := f.call(http.StatusOK, http.MethodGet, fmt.Sprintf("/events/%.0f/raw", event["id"]), "").body; raw != `{"hook":  1}` {
+		t.Errorf("the body of a delivery is %q", raw)
+	}
+	// A schedule was at home before its queue was moved.
+	put("/queues/"+elsewhere+"/placement", `{"cells":[0]}`)
+	until(t, "the gateway knows", func() bool {
+		return cellOf(f.call(http.StatusCreated, http.MethodPost, "/events?queue="+elsewhere+"&delay=1h", `{}`).decode(t)["id"]) == 0
+	})
+	schedule := f.call(http.StatusCreated, http.MethodPost, "/schedules", fmt.Sprintf(`{"queue":%q,"cron":"@yearly","timezone":"UTC","event":{"of":"a schedule"}}`, elsewhere)).decode(t)["id"]
+	put("/queues/"+elsewhere+"/placement", `{"cells":[1]}`)
+	f.call(http.StatusCreated, http.MethodPost, fmt.Sprintf("/schedules/%.0f/run", schedule), "")
+	if event := take("an occurrence"); event["occurrence"] == nil {
+		t.Errorf("an occurrence came as %v", event)
+	}
+}
+
+func TestEventsOfHomeComeToTheirCellOnceWhicheverDies(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	second := *f
+	second.program = serve(t, f.command)
+	second.wantReady()
+	elsewhere := f.queuesOn()[1]
+	f.call(http.StatusCreated, http.MethodPut, "/subscriptions/s", fmt.Sprintf(`{"filters":[{"topics":["a.b"]}],"deliver":{"queue":%q}}`, elsewhere))
+	const events = 1000
+	list := strings.Repeat(`{"topic":"a.b","event":{}},`, events)
+	f.call(http.StatusCreated, http.MethodPost, "/publish", `{"events":[`+strings.TrimSuffix(list, ",")+`]}`)
+	counts := func(cell int, queue string) int {
+		t.Helper()
+		got := f.cells[cell].want(http.StatusOK, http.MethodGet, "/queues/"+queue, "", "Authorization: Bearer "+keyOfCells).decode(t)
+		return int(got["ready"].(float64) + got["leased"].(float64))
+	}
+	until(t, "some are on their cell", func() bool { return counts(1, elsewhere) > 0 })
+	f.signal(syscall.SIGKILL)
+	f.cells[1].signal(syscall.SIGSTOP)
+	second.waitForLine("the cell is away", func(line string) bool { return strings.Contains(line, "the cell cannot be used") })
+	f.cells[1].signal(syscall.SIGCONT)
+	until(t, "none waits at home", func() bool { return counts(0, "queued.forward.1") == 0 })
+	seen := map[float64]bool{}
+	for len(seen) < events {
+		claimed := second.call(http.StatusOK, http.MethodPost, "/claim", fmt.Sprintf(`{"queue":%q,"limit":100,"wait":"1s"}`, elsewhere)).decode(t)["events"].([]any)
+		if len(claimed) == 0 {
+			break
+		}
+		for _, event := range claimed {
+			position := event.(map[string]any)["publication"].(map[string]any)["position"].(float64)
+			if seen[position] {
+				t.Errorf("the publication at %.0f is there twice", position)
+			}
+			seen[position] = true
+		}
+	}
+	if n := counts(1, elsewhere); len(seen) != events || n != events {
+		t.Errorf("%d publications of %d are there, in %d events", len(seen), events, n)
 	}
 }

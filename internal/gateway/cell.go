@@ -266,29 +266,33 @@ func (c *cell) ownHeader() http.Header {
 
 // do makes a call of the gateway's own.
 func (c *cell) do(ctx context.Context, method, path string, header http.Header, body io.Reader, out any) error {
+	_, text, err := c.fetch(ctx, method, path, header, body, maxOwnPage)
+	if err != nil || out == nil {
+		return err
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+// fetch makes a call of the gateway's own and returns the header and the body of the answer, of at most limit bytes. An answer other than success is an *answered.
+func (c *cell) fetch(ctx context.Context, method, path string, header http.Header, body io.Reader, limit int64) (http.Header, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.origin+path, body) //nolint:gosec // the operator has named the origin, and paths are the gateway's own
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for name, values := range header {
 		req.Header[name] = values
 	}
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxOwnPage))
-	switch {
-	case err != nil:
-		return err
-	case resp.StatusCode >= http.StatusBadRequest:
-		return &answered{resp.StatusCode, resp.Header, text}
-	case out == nil:
-		return nil
+	text, err := io.ReadAll(io.LimitReader(resp.Body, limit))
+	if err == nil && resp.StatusCode >= http.StatusBadRequest {
+		err = &answered{resp.StatusCode, resp.Header, text}
 	}
-	if err := json.Unmarshal(text, out); err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	return nil
+	return resp.Header, text, err
 }

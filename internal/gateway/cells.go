@@ -187,6 +187,7 @@ func (g *Gateway) watch(ctx context.Context, at *cell) {
 	if at.number != home {
 		at.prepare = g.prepare
 		g.watching.Go(func() { g.keepLevel(ctx, at) })
+		g.watching.Go(func() { g.forward(ctx, at) })
 	}
 	g.watching.Go(func() { g.lookForStrays(ctx, at) })
 	g.watching.Go(func() { g.keepSet(ctx, at) })

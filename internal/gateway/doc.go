@@ -26,6 +26,7 @@
 //	object.go     JSON objects that are joined member by member
 //	claim.go      claims from queues that were moved, or are placed nowhere yet
 //	placement.go  the placements of queues that home has, followed by their version; the first use of a queue
+//	forward.go    events that home has wait for the cells of their queues
 //	strays.go     events of queues on cells that they are not placed on
 //	keys.go       the copies of home's keys on all cells
 //	cell.go       one cell: its connections, its limits, whether it may be used
@@ -39,7 +40,8 @@
 // # Goroutines and state
 //
 // [Gateway.Run] has one goroutine that follows the placements of home and the list of cells, and one that follows home's keys; and for each cell one that looks after it
-// (cell.watch), one that looks for stray events, and unless it is home two that keep its keys level. A request has the goroutine of its handler, and those that net/http
+// (cell.watch), one that looks for stray events, and unless it is home two that keep its keys level, and one
+// that brings it the events that home has wait for it. A request has the goroutine of its handler, and those that net/http
 // starts. Nothing is kept on disk.
 //
 // A cell's state is replaced as a whole, and never changed. placements.mu guards the placements and who waits for a change of one; no other lock is taken while

@@ -40,6 +40,8 @@ type fakeCell struct {
 	mux    *http.ServeMux
 	keys   *fakeKeys
 	queues atomic.Pointer[[]string] // with events
+	// waiting has the answers to claims of the gateway's own, of queued.forward.<cell>, by the queue.
+	waiting map[string]chan string
 
 	mu         sync.Mutex
 	queries    []url.Values // of the calls that told answers
@@ -62,7 +64,7 @@ type override struct {
 
 func newFakeCell(t *testing.T, number int) *fakeCell {
 	t.Helper()
-	f := &fakeCell{t: t, number: number, mux: http.NewServeMux(), keys: newFakeKeys(), placements: make(map[string]placement), changed: make(chan struct{})}
+	f := &fakeCell{t: t, number: number, mux: http.NewServeMux(), keys: newFakeKeys(), waiting: make(map[string]chan string), placements: make(map[string]placement), changed: make(chan struct{})}
 	f.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"status":"ok"}`) })
 	f.mux.HandleFunc("GET /cell", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+gatewayKey {
@@ -101,6 +103,9 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 		}
 	})
 	f.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.claimForwarded(w, r) {
+			return
+		}
 		f.mu.Lock()
 		frozen := f.isFrozen
 		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/queues", "/placements"}, r.URL.Path) {
@@ -134,6 +139,25 @@ func refuseCaller(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Www-Authenticate", "Bearer")
 	w.WriteHeader(http.StatusUnauthorized)
 	_, _ = fmt.Fprintf(w, `{"code":"unauthorized","request_id":%q}`, r.Header.Get("X-Request-Id"))
+}
+
+// claimForwarded answers a claim of the gateway's own, and reports whether r is one.
+func (f *fakeCell) claimForwarded(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method != http.MethodPost || r.URL.Path != "/claim" {
+		return false
+	}
+	text, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(text))
+	var claim struct{ Queue string }
+	if json.Unmarshal(text, &claim) != nil || !strings.HasPrefix(claim.Queue, "queued.forward.") {
+		return false
+	}
+	select {
+	case events := <-f.waiting[claim.Queue]:
+		_, _ = io.WriteString(w, events)
+	case <-r.Context().Done():
+	}
+	return true
 }
 
 // listPlacements answers with the placements beyond after_version, and waits for one.

@@ -129,8 +129,6 @@ func (g *Gateway) putKeys(ctx context.Context, at *cell, copies []json.RawMessag
 			return nil, err
 		}
 		copies = copies[n:]
-		header := at.ownHeader()
-		header["Content-Type"] = []string{"application/json"}
 		var put struct {
 			Keys []struct {
 				ID     string `json:"id"`
@@ -139,7 +137,7 @@ func (g *Gateway) putKeys(ctx context.Context, at *cell, copies []json.RawMessag
 				Detail string `json:"detail"`
 			} `json:"keys"`
 		}
-		if err := at.do(ctx, http.MethodPut, "/cell/keys", header, bytes.NewReader(body), &put); err != nil {
+		if err := at.do(ctx, http.MethodPut, "/cell/keys", at.jsonHeader(), bytes.NewReader(body), &put); err != nil {
 			return nil, err
 		}
 		for _, one := range put.Keys {

@@ -21,6 +21,7 @@ type metrics struct {
 	refused  *prometheus.CounterVec
 	merged   *prometheus.CounterVec
 	missing  *prometheus.CounterVec
+	forwards *prometheus.CounterVec
 
 	mu    sync.RWMutex
 	known map[requestLabels]requestSeries // looking it up costs less than the vectors' own look-ups
@@ -63,11 +64,15 @@ func newMetrics(g *Gateway) *metrics {
 		Name: "queued_gateway_missing_parts_total",
 		Help: "Parts that were missing from such answers, because the cell did not answer or broke off.",
 	}, []string{"cell"})
+	m.forwards = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "queued_gateway_forwarded_total",
+		Help: "Events that this gateway has brought from home to the cell of their queue.",
+	}, []string{"cell"})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "queued_gateway_build_info", Help: "Always 1; the label describes the build.", ConstLabels: prometheus.Labels{"version": g.cfg.Version},
 	})
 	info.Set(1)
-	g.cfg.Registry.MustRegister(m.requests, m.duration, m.refused, m.merged, m.missing, info, &collector{g},
+	g.cfg.Registry.MustRegister(m.requests, m.duration, m.refused, m.merged, m.missing, m.forwards, info, &collector{g},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
