@@ -85,6 +85,8 @@ var wires = map[string]wire{
 	"getPlacement":    {response: Placement{}},
 	"drainPlacement":  {request: drainRequest{}, response: Placement{}},
 	"deletePlacement": {},
+	"listOwnerCopies": {query: OwnerCopyFilter{}, response: OwnerCopies{}},
+	"putOwnerCopies":  {request: putOwnerCopiesRequest{}, response: putOwnerCopies{}},
 	"insertForwarded": {request: insertForwardedRequest{}, response: forwardedEvents{}},
 	"listCellQueues": {query: struct {
 		Limit int `query:"limit"`

@@ -351,3 +351,33 @@ func TestEventsOfHomeComeToTheirCellOnceWhicheverDies(t *testing.T) {
 		t.Errorf("%d publications of %d are there, in %d events", len(seen), events, n)
 	}
 }
+
+func TestSchedulesOnEveryCellFollowTheirOwners(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	zone := func(id any) string {
+		t.Helper()
+		return f.call(http.StatusOK, http.MethodGet, fmt.Sprintf("/schedules/%.0f", id), "").decode(t)["zone"].(string)
+	}
+	f.call(http.StatusCreated, http.MethodPut, "/owners/ada", `{"timezone":"Europe/Berlin"}`)
+	var ids []any
+	for number, queue := range f.queuesOn() {
+		id := f.call(http.StatusCreated, http.MethodPost, "/schedules", fmt.Sprintf(`{"queue":%q,"cron":"0 12 * * *","owner":"ada","event":{}}`, queue)).decode(t)["id"]
+		if cellOf(id) != number || zone(id) != "Europe/Berlin" {
+			t.Errorf("the schedule %v of %s is in the zone %s", id, queue, zone(id))
+		}
+		ids = append(ids, id)
+	}
+	f.call(http.StatusOK, http.MethodPut, "/owners/ada", `{"timezone":"Asia/Tokyo"}`)
+	for _, id := range ids {
+		if zone(id) != "Asia/Tokyo" {
+			t.Errorf("the schedule %v is in the zone %s", id, zone(id))
+		}
+	}
+	f.call(http.StatusNoContent, http.MethodDelete, "/owners/ada", "")
+	for _, id := range ids {
+		if next := f.call(http.StatusOK, http.MethodGet, fmt.Sprintf("/schedules/%.0f", id), "").decode(t)["next_at"]; next != nil {
+			t.Errorf("the schedule %v of an owner that was deleted comes at %v", id, next)
+		}
+	}
+}

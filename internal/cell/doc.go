@@ -5,6 +5,7 @@
 //
 //	service.go    Config, Open with the number of the cell, Run, Close
 //	placement.go  which cells queues are placed on
+//	forward.go    events that home has had wait for this cell
 //	types.go      parameters, results and errors
 //
 // # State and locks

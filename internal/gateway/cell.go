@@ -45,7 +45,8 @@ type cell struct {
 	waiting   slots  // that may wait
 	behind    behind // queues that it has to be set for
 	state     atomic.Pointer[state]
-	keys      *keyLevel
+	keys      *level
+	owners    *level
 	prepare   func(context.Context, *cell) error // before the cell is used; nil: nothing is done
 	log       zerolog.Logger
 	takesNew  atomic.Bool // new queues may be placed there, and queues on all cells are on it
@@ -91,7 +92,7 @@ func (s *slots) leave() { s.used.Add(-1) }
 
 func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cell { //nolint:revive // the context is of the whole gateway
 	c := &cell{
-		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cfg.Key, drain: drain, first: make(chan struct{}), keys: newKeyLevel(),
+		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cfg.Key, drain: drain, first: make(chan struct{}), keys: newLevel(), owners: newLevel(),
 		log: cfg.Logger.With().Int("cell", number).Logger(),
 		transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext,
@@ -189,7 +190,8 @@ func (c *cell) use(before *state, now time.Time) {
 		c.log.Info().Str("url", c.url.String()).Msg("the cell can be used")
 	}
 	if c.state.CompareAndSwap(before, next) && !before.usable {
-		c.wakeKeys() // they may have changed since it was prepared
+		c.keys.wakeUp() // they may have changed since it was prepared
+		c.owners.wakeUp()
 	}
 }
 

@@ -28,7 +28,7 @@
 //	placement.go  the placements of queues that home has, followed by their version; the first use of a queue
 //	forward.go    events that home has wait for the cells of their queues
 //	strays.go     events of queues on cells that they are not placed on
-//	keys.go       the copies of home's keys on all cells
+//	copies.go     the copies of home's keys and owners on all cells
 //	cell.go       one cell: its connections, its limits, whether it may be used
 //	proxy.go      requests and answers on their way, and what failed on it
 //	body.go       bodies that have to be read before it is known which cell they are for
@@ -39,8 +39,8 @@
 //
 // # Goroutines and state
 //
-// [Gateway.Run] has one goroutine that follows the placements of home and the list of cells, and one that follows home's keys; and for each cell one that looks after it
-// (cell.watch), one that looks for stray events, and unless it is home two that keep its keys level, and one
+// [Gateway.Run] has one goroutine that follows the placements of home and the list of cells, and two that follow home's keys and owners; and for each cell one that looks after it
+// (cell.watch), one that looks for stray events, and unless it is home two for each of these that keep it level, and one
 // that brings it the events that home has wait for it. A request has the goroutine of its handler, and those that net/http
 // starts. Nothing is kept on disk.
 //

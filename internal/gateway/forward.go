@@ -93,7 +93,7 @@ func (g *Gateway) claimForwarded(ctx context.Context, to *cell) ([]waitingEvent,
 	life := to.state.Load().waitLife
 	claiming, cancel := context.WithTimeout(ctx, forwardWait+followSpare)
 	defer cancel()
-	defer context.AfterFunc(life, cancel)()
+	defer context.AfterFunc(life, cancel)() //nolint:contextcheck // it is of the cell, beside ctx
 	claim := fmt.Sprintf(`{"queue":"queued.forward.%d","limit":%d,"wait":%q,"invisible_for":%q,"worker":"gateway"}`, to.number, forwardLimit, forwardWait, forwardLease)
 	_, text, err := g.home().fetch(claiming, http.MethodPost, "/claim", g.home().jsonHeader(), bytes.NewReader([]byte(claim)), maxForwardClaim)
 	if err != nil {

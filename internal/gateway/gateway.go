@@ -67,7 +67,8 @@ type Gateway struct {
 	complaints map[int]string // about cells that are listed, as they were logged
 	placements *placements
 	strays     *strays
-	homeKeys   atomic.Pointer[mark] // how far changes of home's keys are known; nil: not at all
+	keys       *copied
+	owners     *copied
 	bodies     bodyBudget
 	proxy      *httputil.ReverseProxy
 	exports    chan struct{} // has one for each export that is made of those of several cells
@@ -89,7 +90,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg.Registry = prometheus.NewRegistry()
 	}
 	g := &Gateway{
-		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), callers: newCallers(),
+		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), keys: newCopiedKeys(), owners: newCopiedOwners(), callers: newCallers(),
 		exports: make(chan struct{}, maxExports),
 	}
 	g.bodies.limit = cfg.MaxBodyMemory
@@ -117,7 +118,8 @@ func (g *Gateway) Run(ctx context.Context) {
 		g.watch(ctx, at)
 	}
 	g.watching.Go(func() { g.findEmpty(ctx) })
-	g.watching.Go(func() { g.followHomeKeys(ctx) })
+	g.watching.Go(func() { g.followHome(ctx, g.keys) })
+	g.watching.Go(func() { g.followHome(ctx, g.owners) })
 	g.follow(ctx)
 }
 

@@ -145,7 +145,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			set(keysVersion, float64(version), at.label)
 		}
 	}
-	if m := c.g.homeKeys.Load(); m != nil {
+	if m := c.g.keys.home.Load(); m != nil {
 		set(keysVersion, float64(m.version), c.g.home().label)
 	}
 	set(bodyBytes, float64(c.g.bodies.used.Load()))

@@ -85,8 +85,8 @@ func (e exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 		return e.g.answerClaim(c, r)
 	}
 	resp, err := e.g.send(c, c.target, r)
-	if err == nil && c.route != nil && c.route.keys && resp.StatusCode < http.StatusBadRequest && e.g.single() == nil {
-		e.g.spreadKeys(r.Context(), c)
+	if err == nil && c.route != nil && c.route.changes != nil && resp.StatusCode < http.StatusBadRequest && e.g.single() == nil {
+		e.g.spread(r.Context(), c.route.changes(e.g), c)
 	}
 	return resp, err
 }

@@ -14,12 +14,12 @@ type route struct {
 	choose          chooser // where there are several cells; nil: the gateway answers itself
 	own             func(*Gateway, *call, *http.Request)
 
-	waits   bool // it may be held for long before it is answered
-	waitsIf bool // … if it has the parameter wait
-	streams bool // its answer has no end; it waits, too
-	keys    bool // it changes keys of home, of which all cells have copies
-	manages bool // it is for callers with the scope manage
-	busy    bool // it is called for every event, or every few seconds: the log of all of them would be most of the log
+	waits   bool                   // it may be held for long before it is answered
+	waitsIf bool                   // … if it has the parameter wait
+	streams bool                   // its answer has no end; it waits, too
+	changes func(*Gateway) *copied // it changes what all cells have copies of; nil: it does not
+	manages bool                   // it is for callers with the scope manage
+	busy    bool                   // it is called for every event, or every few seconds: the log of all of them would be most of the log
 }
 
 // isHealth reports whether the route is one that probes ask.
@@ -28,12 +28,13 @@ func (r *route) isHealth() bool { return r.pattern == "/livez" || r.pattern == "
 // An option says something of a route.
 type option func(*route)
 
-func waits(r *route)   { r.waits = true }
-func waitsIf(r *route) { r.waitsIf = true }
-func streams(r *route) { r.waits, r.streams = true, true }
-func ofKeys(r *route)  { r.keys = true }
-func manages(r *route) { r.manages = true }
-func busy(r *route)    { r.busy = true }
+func waits(r *route)    { r.waits = true }
+func waitsIf(r *route)  { r.waitsIf = true }
+func streams(r *route)  { r.waits, r.streams = true, true }
+func ofKeys(r *route)   { r.changes = func(g *Gateway) *copied { return g.keys } }
+func ofOwners(r *route) { r.changes = func(g *Gateway) *copied { return g.owners } }
+func manages(r *route)  { r.manages = true }
+func busy(r *route)     { r.busy = true }
 
 // table is every route of the API, as in internal/http/routes.go and api/openapi.yaml.
 func table() []*route {
@@ -112,6 +113,8 @@ func table() []*route {
 	add(get, "/cell/queues", toHome)
 	add(get, "/cell/queues/{name}", toHome)
 	add(put, "/cell/queues/{name}", toHome)
+	add(get, "/cell/owners", toHome)
+	add(put, "/cell/owners", toHome, ofOwners)
 	add(get, "/cell/keys", toHome)
 	add(put, "/cell/keys", toHome, ofKeys)
 	add(get, "/stats/queues", queuesOverview)
@@ -131,9 +134,9 @@ func table() []*route {
 	add(post, "/schedules/{id}/run", byID)
 	add(get, "/schedules/{id}/occurrences", byID)
 	add(get, "/owners", toHome)
-	add(put, "/owners/{id}", toHome)
+	add(put, "/owners/{id}", toHome, ofOwners)
 	add(get, "/owners/{id}", toHome)
-	add(del, "/owners/{id}", toHome)
+	add(del, "/owners/{id}", toHome, ofOwners)
 
 	add(post, "/topics/{topic}", toHome, busy)
 	add(get, "/topics", toHome)

@@ -262,6 +262,9 @@ var restrictedCalls = map[string]struct {
 	"listCellQueues":  {"/cell/queues", "", global},
 	"insertForwarded": {"/cell/events", `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"SIDE.q"}}}]}`, global},
 
+	"listOwnerCopies": {"/cell/owners", "", global},
+	"putOwnerCopies":  {"/cell/owners", `{"owners":[{"id":"copied","timezone":"UTC","attributes":{},"version":3,"created_at":"2026-02-03T04:05:06+00:00","updated_at":"2026-02-03T04:05:06+00:00"}]}`, global},
+
 	"listKeyCopies": {"/cell/keys", "", global},
 	"putKeyCopies":  {"/cell/keys", `{"keys":[` + keyCopy + `]}`, global},
 

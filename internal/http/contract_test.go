@@ -207,6 +207,8 @@ var requests = map[string][]bind.Field{
 	"deleteCell":      fieldsOf[deleteCellRequest](),
 	"insertForwarded": fieldsOf[insertForwardedRequest](),
 	"listCellQueues":  fieldsOf[listCellQueuesRequest](),
+	"listOwnerCopies": fieldsOf[listOwnerCopiesRequest](),
+	"putOwnerCopies":  fieldsOf[putOwnerCopiesRequest](),
 	"listKeyCopies":   fieldsOf[listKeyCopiesRequest](),
 	"putKeyCopies":    fieldsOf[putKeyCopiesRequest](),
 	"putPlacement":    fieldsOf[putPlacementRequest](),

@@ -45,7 +45,8 @@ func everyRoute(t *testing.T) []route {
 		"createRedrive":   `{"filter":{"outcome":"failed"}}`,
 		"moveEvents":      `{"to":"elsewhere"}`,
 		"putPlacement":    `{"cells":[1]}`,
-		"insertForwarded": `{"events":[{"id":1}]}`,
+		"putOwnerCopies":  `{"owners":[{"id":"o","version":1,"deleted":true}]}`,
+		"insertForwarded": `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`,
 		"putKeyCopies":    `{"keys":[{"id":"k3x7q2ac"}]}`,
 		"drainPlacement":  `{"cells":[1]}`,
 		"putPush":         `{"url":"http://127.0.0.1:1"}`,
@@ -211,8 +212,9 @@ func provokeSuccesses(h *environment) {
 	h.call("POST", "/history/requeue", `{"outcome":"done"}`).want(200)
 	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
 	h.call("POST", "/sweep", "").want(200)
-	h.call("POST", "/cell/events", `{"events":[{"id":1}]}`).want(200)
-	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/queues", "/cell/keys", "/metrics", "/"} {
+	h.call("PUT", "/cell/owners", `{"owners":[{"id":"o","version":1,"deleted":true}]}`).want(200)
+	h.call("POST", "/cell/events", `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`).want(200)
+	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/queues", "/cell/keys", "/cell/owners", "/metrics", "/"} {
 		h.call("GET", path, "").want(200)
 	}
 	h.with("Accept", "text/html").call("GET", "/", "").want(303)

@@ -197,6 +197,8 @@ func (s *Server) routes() *router {
 	r.Get("/cell/queues", access.Read, endpoint(s, lim, s.listCellQueues))
 	r.Get("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.getQueueCopy))
 	r.Put("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.putQueueCopy))
+	r.Get("/cell/owners", access.Admin, endpoint(s, lim, s.listOwnerCopies))
+	r.Put("/cell/owners", access.Admin, endpoint(s, batch, s.putOwnerCopies))
 	r.Get("/cell/keys", access.Admin, endpoint(s, lim, s.listKeyCopies))
 	r.Put("/cell/keys", access.Admin, endpoint(s, batch, s.putKeyCopies))
 

@@ -15,11 +15,12 @@
 //
 // # Goroutines and state
 //
-// Service.Run has four: the firing loop, the subscriber to notifications that wakes it, the check of zone rules, and the pruning of old occurrences. The loops have a pool
+// Service.Run has four: the firing loop, the subscriber to notifications that wakes it and those who wait for changes of owners (copies.go), the check of zone rules, and the pruning of old occurrences. The loops have a pool
 // of their own, so that calls never keep them from firing.
 //
 //   - Service.wakes holds a token when something may be due; notifications and the zone check put it there, the firing loop takes it.
 //   - Service.postponed belongs to the firing loop alone.
+//   - Service.mu guards the channel by which those who wait for changes of owners are told.
 //   - Service.zones is guarded by zonesMu, which is held during a whole check; counters have a mutex of their own. Nobody holds both.
 //
 // In the database locks are taken in the order owner, zone_rule, schedules by id (sql/idempotent, schedules).

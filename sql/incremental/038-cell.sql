@@ -107,3 +107,14 @@ create table agent_private.deleted_api_key
 , constraint deleted_api_key_pkey primary key (id)
 );
 create index deleted_api_key_change on agent_private.deleted_api_key (change);
+
+-- agent_private.owner_change: the latest change of each owner since there are cells, for those who follow them. Owners that were deleted stay, so that a copy of one
+-- that comes late does not bring it back.
+create table agent_private.owner_change
+( id text collate "C" not null
+, transaction int8 not null                 -- that has made it
+, is_deleted boolean not null
+, version int8 not null                     -- of the owner; of one that was deleted, one more than it had
+, constraint owner_change_pkey primary key (id)
+);
+create index owner_change_transaction on agent_private.owner_change (transaction);
