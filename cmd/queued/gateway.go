@@ -34,7 +34,9 @@ type gatewayCmd struct {
 }
 
 // Help returns the text below the usage.
-func (*gatewayCmd) Help() string { return `The settings of a gateway are those of "queued gateway start --help".` }
+func (*gatewayCmd) Help() string {
+	return `The settings of a gateway are those of "queued gateway start --help".`
+}
 
 // gatewayStartCmd serves the API in front of several cells until it is told to stop.
 type gatewayStartCmd struct {
