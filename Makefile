@@ -124,7 +124,7 @@ check: ## Lint, formatting, modules, functions that nothing calls, types on othe
 		{ echo "$$target: see above"; exit 1; }; done
 	@if command -v promtool >/dev/null; then promtool check rules deploy/prometheus/alerts.yml >/dev/null && promtool test rules deploy/prometheus/alerts_test.yml >/dev/null || \
 		{ promtool test rules deploy/prometheus/alerts_test.yml; exit 1; }; fi
-	@for script in build/images build/reruns build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
+	@for script in build/images build/reruns build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck deploy/patroni/make-database .ci/run examples/worker.sh; do bash -n $$script; done
 
 .PHONY: fmt
 fmt: ## Format the code

@@ -81,6 +81,19 @@ type Balance struct {
 	Unknown       int64 `json:"unknown"`        // events claimed that nobody inserted
 }
 
+// Add adds another's.
+func (b *Balance) Add(o Balance) {
+	b.Inserted += o.Inserted
+	b.Acked += o.Acked
+	b.Remaining += o.Remaining
+	b.Unconfirmed += o.Unconfirmed
+	b.Lost += o.Lost
+	b.AckedTwice += o.AckedTwice
+	b.ClaimedTwice += o.ClaimedTwice
+	b.InsertedTwice += o.InsertedTwice
+	b.Unknown += o.Unknown
+}
+
 // OK reports whether every event is where it should be.
 func (b Balance) OK() bool {
 	return b.Lost == 0 && b.AckedTwice == 0 && b.ClaimedTwice == 0 && b.InsertedTwice == 0 && b.Unknown == 0

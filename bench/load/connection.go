@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,8 +62,8 @@ func (t *Target) Get(ctx context.Context, path string) ([]byte, error) {
 	return t.call(ctx, "GET", path, nil, 200)
 }
 
-// call makes one request over a connection of its own, and returns the body of the response. It fails with a *StatusError when the status is another than that.
-func (t *Target) call(ctx context.Context, method, path string, body []byte, want int) ([]byte, error) {
+// call makes one request over a connection of its own, and returns the body of the response. It fails with a *StatusError when the status is another than those.
+func (t *Target) call(ctx context.Context, method, path string, body []byte, want ...int) ([]byte, error) {
 	c, err := dial(ctx, t)
 	if err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func (t *Target) call(ctx context.Context, method, path string, body []byte, wan
 		return nil, fmt.Errorf("asking %s for %s: %w", t.Address, path, err)
 	case status == 401:
 		return nil, fmt.Errorf("the server at %s requires an API key: give the right one with --api-key or QUEUED_API_KEY", t.Address)
-	case status != want:
+	case !slices.Contains(want, status):
 		return nil, &StatusError{Path: path, Status: status, Code: problemCode(answer)}
 	}
 	return bytes.Clone(answer), nil

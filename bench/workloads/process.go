@@ -24,6 +24,8 @@ import (
 const (
 	startLimit = 2 * time.Minute // for a server, with its migration, on a busy machine
 	stopLimit  = time.Minute
+
+	pollInterval = 20 * time.Millisecond // of questions whether a server serves
 )
 
 // Build builds queued from its repository, the folder root. remove removes the program.
@@ -43,9 +45,10 @@ func Build(ctx context.Context, root string) (program string, remove func(), err
 	return program, remove, nil
 }
 
-// process is a queued that this program has started.
+// process is a queued that this program has started, or a PostgreSQL.
 type process struct {
 	cmd      *exec.Cmd
+	stopBy   syscall.Signal
 	log      *os.File // its standard error: a file, which costs the load generator nothing
 	ended    chan struct{}
 	stopping atomic.Bool
@@ -54,7 +57,7 @@ type process struct {
 // ownSettings are the variables that a started server does not inherit.
 var ownSettings = []string{
 	"QUEUED_DATABASE_URL", "QUEUED_DATABASE_URL_FILE", "QUEUED_DATA_DIR", "QUEUED_LISTEN", "QUEUED_API_KEY", "QUEUED_API_KEY_FILE",
-	"QUEUED_LOG_FORMAT", "QUEUED_LOG_LEVEL",
+	"QUEUED_LOG_FORMAT", "QUEUED_LOG_LEVEL", "QUEUED_CELL", "QUEUED_CELLS", "QUEUED_KEY", "QUEUED_KEY_FILE",
 }
 
 // startProcess starts a server on a database and returns its URL when it serves. It has the settings that environ holds, and
@@ -62,38 +65,23 @@ var ownSettings = []string{
 func startProcess(
 	ctx context.Context, program string, environ []string, databaseURL string, failed context.CancelCauseFunc,
 ) (p *process, url string, err error) {
-	p = &process{cmd: exec.Command(program, "serve"), ended: make(chan struct{})} //nolint:noctx // it is stopped in order, not killed with a context
-	if p.log, err = os.CreateTemp("", "queued-bench-*.log"); err != nil {
-		return nil, "", err
-	}
-	_ = os.Remove(p.log.Name()) // it exists as long as it is open
+	return startCommand(ctx, program, "serve", environ, []string{"QUEUED_DATABASE_URL=" + databaseURL}, failed)
+}
+
+// startCommand is startProcess for any command that serves, with settings beside those of environ.
+func startCommand(
+	ctx context.Context, program, command string, environ, settings []string, failed context.CancelCauseFunc,
+) (p *process, url string, err error) {
+	cmd := exec.Command(program, command) //nolint:gosec,noctx // it is what the user measures; it is stopped in order, not killed with a context
 	for _, variable := range environ {
 		if name, _, _ := strings.Cut(variable, "="); !slices.Contains(ownSettings, name) {
-			p.cmd.Env = append(p.cmd.Env, variable)
+			cmd.Env = append(cmd.Env, variable)
 		}
 	}
-	p.cmd.Env = append(p.cmd.Env, "QUEUED_DATABASE_URL="+databaseURL, "QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json")
-	p.cmd.Stderr = p.log
-	p.cmd.SysProcAttr = serverAttributes()
-	started := make(chan error, 1)
-	go func() {
-		// A process that is tied to its parent is signalled when the thread that made it ends, and Go ends threads as it likes.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(p.ended)
-		err := p.cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		_ = p.cmd.Wait() // how it ended is in cmd.ProcessState
-		if !p.stopping.Load() {
-			failed(p.failure())
-		}
-	}()
-	if err := <-started; err != nil {
-		_ = p.log.Close()
-		return nil, "", fmt.Errorf("starting a server: %w", err)
+	cmd.Env = append(append(cmd.Env, settings...), "QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json")
+	cmd.SysProcAttr = serverAttributes()
+	if p, err = launch(cmd, failed); err != nil {
+		return nil, "", err
 	}
 	if url, err = p.waitForURL(ctx); err != nil {
 		return nil, "", errors.Join(err, p.stop())
@@ -101,12 +89,43 @@ func startProcess(
 	return p, url, nil
 }
 
+// launch starts a process. failed is called when it ends without having been stopped.
+func launch(cmd *exec.Cmd, failed context.CancelCauseFunc) (p *process, err error) {
+	p = &process{cmd: cmd, stopBy: syscall.SIGTERM, ended: make(chan struct{})}
+	if p.log, err = os.CreateTemp("", "queued-bench-*.log"); err != nil {
+		return nil, err
+	}
+	_ = os.Remove(p.log.Name()) // it exists as long as it is open
+	cmd.Stderr = p.log
+	started := make(chan error, 1)
+	go func() {
+		// A process that is tied to its parent is signalled when the thread that made it ends, and Go ends threads as it likes.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(p.ended)
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		_ = cmd.Wait() // how it ended is in cmd.ProcessState
+		if !p.stopping.Load() {
+			failed(p.failure())
+		}
+	}()
+	if err := <-started; err != nil {
+		_ = p.log.Close()
+		return nil, fmt.Errorf("starting %s: %w", cmd.Path, err)
+	}
+	return p, nil
+}
+
 // waitForURL returns the URL that the server logs once it serves.
 func (p *process) waitForURL(ctx context.Context) (string, error) {
-	const interval, most = 20 * time.Millisecond, 1 << 20
+	const most = 1 << 20
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the server did not serve within %s", startLimit))
 	defer cancel()
-	for load.Pause(ctx, interval) {
+	for load.Pause(ctx, pollInterval) {
 		select {
 		case <-p.ended:
 			return "", p.failure()
@@ -159,7 +178,7 @@ func (p *process) stop() error {
 		return nil // failed was called
 	default:
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := p.cmd.Process.Signal(p.stopBy); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stopping the server: %w", err)
 	}
 	timer := time.NewTimer(stopLimit)
