@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -35,6 +36,10 @@ func TestMain(m *testing.M) {
 	var err error
 	switch role := os.Getenv(roleVariable); role {
 	case "":
+		flag.Parse()
+		if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+			_ = f.Value.Set("16") // most tests wait, for cells to be found out as away
+		}
 		os.Exit(m.Run())
 	case "cell":
 		err = playCell(os.Stdin, os.Stdout)
