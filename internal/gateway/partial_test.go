@@ -369,3 +369,69 @@ func TestQueueOnSeveralCellsHasThePolicyOfTheFirst(t *testing.T) {
 	e.until("cell 1 is away", func() bool { return !e.gateway.cell(1).isUp() })
 	e.want(200, `"ready":20,"oldest_ready_age":"2s","unavailable_cells":[1]}`, "GET", "/queues/wide", "")
 }
+
+func TestCellThatFreezesWhileItAnswersIsNamedInThePage(t *testing.T) {
+	t.Parallel()
+	m := newMerging(t, 2, "/events", "events", evenRows(5, 2, "vt"), false)
+	begun := make(chan struct{})
+	freezing := answersPath(t, m, "/schedules", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"schedules":[{"id":35184372088833,"created_at":"2026-02-03T00:00:00Z","cursor":"1"},`)
+		_ = http.NewResponseController(w).Flush()
+		close(begun)
+		<-r.Context().Done()
+	})
+	go func() {
+		<-begun
+		freezing.freeze()
+	}()
+	got := m.want(200, `"unavailable_cells":[1]`, "GET", "/schedules", "")
+	if !strings.HasPrefix(got.body, `{"schedules":[{"id":35184372088833,"created_at":"2026-02-03T00:00:00Z"}],"next":"`) {
+		t.Errorf("got %s", got.body)
+	}
+}
+
+// answersPath has the last cell of m answer a path, and the others with an empty list. It returns that cell.
+func answersPath(t *testing.T, m *merging, path string, answer http.HandlerFunc) *fakeCell {
+	t.Helper()
+	last := m.cells[len(m.cells)-1]
+	for _, f := range m.cells {
+		if f == last {
+			f.mux.HandleFunc("GET "+path, answer)
+			continue
+		}
+		part := &fakeListing{list: strings.TrimPrefix(path, "/")}
+		f.mux.HandleFunc("GET "+path, part.serve)
+	}
+	return last
+}
+
+func TestPageIsWrittenAsItIsRead(t *testing.T) {
+	t.Parallel()
+	m := newMerging(t, 2, "/events", "events", nil, false)
+	seen := make(chan struct{})
+	answersPath(t, m, "/schedules", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"schedules":[`)
+		for i := range 20 {
+			_, _ = fmt.Fprintf(w, `{"id":%d,"created_at":"2026-02-03T00:00:00Z","text":%q,"cursor":"%[1]d"},`, i+1, strings.Repeat("x", 10_000))
+		}
+		_ = http.NewResponseController(w).Flush()
+		select { // the rest comes once the client has the beginning
+		case <-seen:
+		case <-r.Context().Done():
+			return
+		}
+		_, _ = io.WriteString(w, `{"id":99,"created_at":"2026-02-03T00:00:00Z","cursor":"99"}],"next":null}`)
+	})
+	resp, err := m.client.Do(m.request("GET", "/schedules?limit=1000", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if _, err := io.ReadFull(resp.Body, make([]byte, 100_000)); err != nil {
+		t.Fatal(err)
+	}
+	close(seen)
+	if rest, err := io.ReadAll(resp.Body); err != nil || !strings.HasSuffix(string(rest), `{"id":99,"created_at":"2026-02-03T00:00:00Z"}],"next":null,"unavailable_cells":[]}`+"\n") {
+		t.Errorf("the rest is %.200s, %v", rest, err)
+	}
+}
