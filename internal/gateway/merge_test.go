@@ -17,7 +17,7 @@ import (
 
 // A fakeRow is an element of a listing of a fake cell.
 type fakeRow struct {
-	key  string // what the cell's listing is in the order of, beside the id; in the order of text
+	key  string // the time that the cell's listing is in the order of, beside the id
 	id   int64
 	text string // its members, without braces and cursor
 }
@@ -116,7 +116,7 @@ func newMerging(t *testing.T, n int, path, list string, rows []fakeRow, isDescen
 	t.Helper()
 	m := &merging{path: path, list: list, all: slices.Clone(rows)}
 	order := func(a, b fakeRow) int {
-		compared := cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.id, b.id))
+		compared := cmp.Or(strings.Compare(strings.TrimSuffix(a.key, "Z"), strings.TrimSuffix(b.key, "Z")), cmp.Compare(a.id, b.id))
 		if isDescending {
 			return -compared
 		}
@@ -214,7 +214,7 @@ func randomRows(random *rand.Rand, n, cells int, member string) []fakeRow {
 			id++
 		}
 		seen[id] = true
-		key := fmt.Sprintf("2026-02-%02dT00:00:%02d.%dZ", 1+random.IntN(2), random.IntN(3), 1+random.IntN(5))
+		key := fmt.Sprintf("2026-02-%02dT00:00:%02d%sZ", 1+random.IntN(2), random.IntN(3), []string{"", ".5", ".51", ".000001"}[random.IntN(4)])
 		rows[i] = fakeRow{key, id, fmt.Sprintf(`"id":%d,"text":"%s \"} ]","%s":%q`, id, strings.Repeat("x", random.IntN(50)), member, key)}
 	}
 	return rows
