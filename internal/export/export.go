@@ -61,13 +61,21 @@ func New(name string, columns []Column) Format {
 // lines is one JSON object a line, as the listing has it. The last line is {"end": …} or {"error": …}.
 type lines struct{}
 
-func (lines) MediaType() string     { return "application/x-ndjson" }
-func (lines) Extension() string     { return "ndjson" }
+// MediaType implements Format.
+func (lines) MediaType() string { return "application/x-ndjson" }
+
+// Extension implements Format.
+func (lines) Extension() string { return "ndjson" }
+
+// Begin implements Format.
 func (lines) Begin(b []byte) []byte { return b }
+
+// Row implements Format.
 func (lines) Row(b, row []byte) ([]byte, error) {
 	return append(append(b, bytes.TrimSuffix(row, newline)...), '\n'), nil
 }
 
+// End implements Format.
 func (lines) End(b []byte, rows int, next string) []byte {
 	b = strconv.AppendInt(append(b, `{"end":{"rows":`...), int64(rows), 10)
 	if next != "" {
@@ -76,6 +84,7 @@ func (lines) End(b []byte, rows int, next string) []byte {
 	return append(b, "}}\n"...)
 }
 
+// Fail implements Format.
 func (lines) Fail(b, why []byte) []byte {
 	return append(append(append(b, `{"error":`...), why...), "}\n"...)
 }
@@ -96,9 +105,13 @@ func newCSV(columns []Column) Format {
 	return f
 }
 
+// MediaType implements Format.
 func (*csv) MediaType() string { return "text/csv; charset=utf-8; header=present" }
+
+// Extension implements Format.
 func (*csv) Extension() string { return "csv" }
 
+// Begin implements Format.
 func (f *csv) Begin(b []byte) []byte {
 	for i, c := range f.columns {
 		if i > 0 {
@@ -109,6 +122,7 @@ func (f *csv) Begin(b []byte) []byte {
 	return append(b, "\r\n"...)
 }
 
+// Row implements Format.
 func (f *csv) Row(b, row []byte) (_ []byte, err error) {
 	clear(f.cells)
 	for name, value := range members(bytes.TrimSuffix(row, newline)) {
@@ -131,6 +145,7 @@ func (f *csv) Row(b, row []byte) (_ []byte, err error) {
 	return append(b, "\r\n"...), nil
 }
 
+// End implements Format.
 func (f *csv) End(b []byte, rows int, next string) []byte {
 	b = strconv.AppendInt(append(b, "#end,"...), int64(rows), 10)
 	b = append(append(b, ','), next...)
@@ -138,7 +153,7 @@ func (f *csv) End(b []byte, rows int, next string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// Fail appends nothing: who reads rows would take it for one. That the connection breaks off says enough.
+// Fail implements Format. It appends nothing: who reads rows would take it for one. That the connection breaks off says enough.
 func (*csv) Fail(b, _ []byte) []byte { return b }
 
 // formulaStarts are the characters that spreadsheets take for the beginning of a formula, or leave out before one

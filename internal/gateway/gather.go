@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -71,7 +72,7 @@ func (c *call) partOf(r *http.Request, method, path string, query url.Values, bo
 
 // ask sends a part of a call to a cell and returns its answer, whatever the status.
 func (g *Gateway) ask(ctx context.Context, c *call, at *cell, req *http.Request) *part {
-	resp, err := g.send(c, at, req.WithContext(ctx))
+	resp, err := g.send(c, at, req.WithContext(ctx)) //nolint:bodyclose // part.close does
 	return &part{at, resp, err}
 }
 
@@ -99,11 +100,6 @@ func (p *part) isAway() bool {
 	return p.err != nil || p.resp.StatusCode >= http.StatusInternalServerError
 }
 
-// isRefused reports whether the cell has answered that the call cannot be made, which the caller is to be told.
-func (p *part) isRefused() bool {
-	return p.err == nil && p.resp.StatusCode >= http.StatusBadRequest && !p.isAway()
-}
-
 // read reads the answer, of at most limit bytes, which count for the memory of bodies as long as the call goes on, and closes it. It fails with a *problem.
 func (g *Gateway) read(c *call, p *part, limit int64) ([]byte, error) {
 	defer p.close()
@@ -121,7 +117,7 @@ func (g *Gateway) read(c *call, p *part, limit int64) ([]byte, error) {
 		switch {
 		case int64(len(body)) > limit:
 			return nil, &problem{problemType: internalError, detail: "The answer of cell " + p.at.label + " is longer than the gateway takes, which is " + strconv.FormatInt(limit, 10) + " bytes."}
-		case err == io.EOF: //nolint:errorlint // as Reader says
+		case errors.Is(err, io.EOF):
 			return body, nil
 		case err != nil:
 			return nil, away(p.at.number, "Cell "+p.at.label+" went away while it answered.", err)

@@ -82,7 +82,9 @@ func BenchmarkPageOfHistory(b *testing.B) {
 		}
 		return n
 	}
-	for late := time.Now().Add(waitTimeout); ; time.Sleep(10 * time.Millisecond) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(waitTimeout); ; {
 		up := 0
 		for _, at := range g.cells() {
 			if at.isUp() {
@@ -92,7 +94,9 @@ func BenchmarkPageOfHistory(b *testing.B) {
 		if up == cells && g.ready() == nil {
 			break
 		}
-		if time.Now().After(late) {
+		select {
+		case <-tick.C:
+		case <-late:
 			b.Fatal("the cells cannot be used")
 		}
 	}

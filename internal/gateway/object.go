@@ -218,7 +218,7 @@ func union(a, b jsontext.Value) jsontext.Value {
 	if json.Unmarshal(a, &left) != nil || json.Unmarshal(b, &right) != nil {
 		return a
 	}
-	all := append(left, right...)
+	all := slices.Concat(left, right)
 	slices.SortFunc(all, strings.Compare)
 	all = slices.Compact(all)
 	text, err := json.Marshal(all[:min(len(all), maxNames)])

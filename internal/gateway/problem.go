@@ -115,7 +115,7 @@ func writeOwn(w http.ResponseWriter, requestID string, status int, mediaType str
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["Cache-Control"] = []string{"no-store"}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that has gone misses this only
+	_, _ = w.Write(body) //nolint:gosec // it has its media type; a client that has gone misses this only
 }
 
 // An answered is an answer of a cell that the gateway has asked something on behalf of a caller, which is the answer to the caller, too: home's refusal of a
