@@ -29,7 +29,7 @@ const (
 	maxIdle      = 512              // connections to a cell that nobody uses
 	bufferSize   = 2 << 10          // of a connection, each way: for headers; longer reads and writes go past it
 	maxOwnAnswer = 1 << 20          // of an answer to a call of the gateway's own
-	maxOwnPage   = 16 << 20         // of one that is read at once: a hundred keys with all the patterns that there may be
+	maxOwnPage   = 16 << 20         // of one that is read as a whole
 )
 
 // A cell is one of the deployments behind the gateway.

@@ -3,11 +3,13 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -28,7 +30,8 @@ import (
 
 // How copies are kept level.
 const (
-	copiesPageSize = 100 // in an answer
+	copiesPageSize = 500      // in an answer
+	maxCopiesPage  = 64 << 20 // bytes of an answer: of 500 keys with all the patterns that there may be
 	maxPutBytes    = 512 << 10
 	spreadTime     = 3 * time.Second // that a caller who has changed something waits for one cell
 )
@@ -44,7 +47,7 @@ type copied struct {
 }
 
 func newCopiedKeys() *copied {
-	return &copied{name: "keys", one: "key", isNeeded: true, levelTime: 30 * time.Second, of: func(c *cell) *level { return c.keys }}
+	return &copied{name: "keys", one: "key", isNeeded: true, levelTime: 2 * time.Minute, of: func(c *cell) *level { return c.keys }}
 }
 
 func newCopiedOwners() *copied {
@@ -118,7 +121,11 @@ func (k *copied) read(ctx context.Context, at *cell, after mark, use func(*copie
 	query := k.query(after, copiesPageSize)
 	for isFirst := true; ; isFirst = false {
 		page := new(copiesPage)
-		if err := at.do(ctx, http.MethodGet, "/cell/"+k.name+"?"+query.Encode(), at.ownHeader(), nil, page); err != nil {
+		_, text, err := at.fetch(ctx, http.MethodGet, "/cell/"+k.name+"?"+query.Encode(), at.ownHeader(), nil, maxCopiesPage)
+		if err == nil {
+			err = json.Unmarshal(text, page)
+		}
+		if err != nil {
 			return mark{}, err
 		}
 		if isFirst {
@@ -200,25 +207,80 @@ func (g *Gateway) bringLevel(ctx context.Context, k *copied, at *cell, isChanged
 	defer func() { <-l.busy }()
 	var err error
 	for range 3 { // a failover of each
-		if isChanged || l.own == (mark{}) {
-			if err = k.pull(ctx, g.home(), at, l); err != nil && !errors.Is(err, errCopiesLost) {
-				return err
+		var sides bothSides
+		if l.own == (mark{}) || l.home == (mark{}) {
+			l.own, l.home = mark{}, mark{}
+			if sides, err = k.beginExchange(ctx, g.home()); err != nil {
+				return &homeCopiesError{err}
 			}
 		}
-		if err = k.push(ctx, g.home(), at, l); !errors.Is(err, errCopiesLost) {
+		if isChanged || l.own == (mark{}) {
+			err = k.pull(ctx, g.home(), at, l, sides)
+		}
+		if err == nil {
+			err = k.push(ctx, g.home(), at, l, sides)
+		}
+		if !errors.Is(err, errCopiesLost) {
 			return err
 		}
 	}
 	return err
 }
 
-// pull puts at home what has changed on a cell.
-func (k *copied) pull(ctx context.Context, home, at *cell, l *level) error {
+// bothSides are what each side of an exchange of all copies has: what both have is not put on either.
+type bothSides struct{ home, cell copySet }
+
+// A copySet is hashes of copies; nil: it is not known what there is.
+type copySet map[[16]byte]struct{}
+
+func hashOf(copied json.RawMessage) (hash [16]byte) {
+	sum := sha256.Sum256(copied)
+	copy(hash[:], sum[:])
+	return hash
+}
+
+// add adds copies, and does nothing to a set that is nil.
+func (s copySet) add(copies []json.RawMessage) {
+	if s == nil {
+		return
+	}
+	for _, one := range copies {
+		s[hashOf(one)] = struct{}{}
+	}
+}
+
+// without returns the copies that are not in the set.
+func (s copySet) without(copies []json.RawMessage) []json.RawMessage {
+	if s == nil {
+		return copies
+	}
+	return slices.DeleteFunc(copies, func(one json.RawMessage) bool {
+		_, isThere := s[hashOf(one)]
+		return isThere
+	})
+}
+
+// beginExchange reads what home has.
+func (k *copied) beginExchange(ctx context.Context, home *cell) (bothSides, error) {
+	sides := bothSides{make(copySet), make(copySet)}
+	_, err := k.read(ctx, home, mark{}, func(page *copiesPage) error {
+		sides.home.add(page.copies())
+		return nil
+	})
+	return sides, err
+}
+
+// pull puts at home what has changed on a cell. It fails with errCopiesLost if the cell may have lost changes.
+func (k *copied) pull(ctx context.Context, home, at *cell, l *level, sides bothSides) error {
+	isAll := l.own == (mark{})
 	after, err := k.read(ctx, at, l.own, func(page *copiesPage) error {
-		if page.Complete {
-			l.home = mark{} // the cell may have lost copies
+		if page.Complete && !isAll {
+			l.own, l.home = mark{}, mark{}
+			return errCopiesLost
 		}
-		deleted, err := k.put(ctx, home, page.copies())
+		copies := page.copies()
+		sides.cell.add(copies)
+		deleted, err := k.put(ctx, home, sides.home.without(copies))
 		if err != nil {
 			return &homeCopiesError{err}
 		}
@@ -233,7 +295,7 @@ func (k *copied) pull(ctx context.Context, home, at *cell, l *level) error {
 }
 
 // push puts on a cell what has changed at home. It fails with errCopiesLost if home may have lost changes, which the cell may have.
-func (k *copied) push(ctx context.Context, home, at *cell, l *level) error {
+func (k *copied) push(ctx context.Context, home, at *cell, l *level, sides bothSides) error {
 	isAll := l.home == (mark{})
 	var ofCell error
 	after, err := k.read(ctx, home, l.home, func(page *copiesPage) error {
@@ -241,7 +303,7 @@ func (k *copied) push(ctx context.Context, home, at *cell, l *level) error {
 			l.own, l.home = mark{}, mark{}
 			return errCopiesLost
 		}
-		_, ofCell = k.put(ctx, at, page.copies())
+		_, ofCell = k.put(ctx, at, sides.cell.without(page.copies()))
 		return ofCell
 	})
 	switch {

@@ -33,6 +33,7 @@ type fakeKeys struct {
 	epoch   int
 	changed chan struct{}
 	pages   int           // that hold less than there is
+	puts    int           // copies that were to be put
 	blocked chan struct{} // not nil: copies are not taken until it is closed
 	fails   bool          // listings are answered with 500
 }
@@ -193,6 +194,7 @@ func (k *fakeKeys) put(w http.ResponseWriter, r *http.Request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var results []string
+	k.puts += len(asked.Keys)
 	for _, key := range asked.Keys {
 		before, exists := k.byID[key.ID]
 		result := "unchanged"
@@ -247,6 +249,30 @@ func TestCellHasTheKeysOfHomeBeforeItIsUsed(t *testing.T) {
 		got := e.call("GET", "/metrics", "", "Authorization: Bearer metrics").body
 		return strings.Contains(got, `queued_cell_keys_version{cell="0"} 106`) && strings.Contains(got, `queued_cell_keys_version{cell="1"} 106`)
 	})
+}
+
+func TestNothingIsPutThatBothSidesHave(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	for _, f := range []*fakeCell{home, one} {
+		f.keys.change(fakeKey{ID: "a"}, fakeKey{ID: "b"}, fakeKey{ID: "c"})
+		f.owners.change(fakeKey{ID: "a"})
+	}
+	home.keys.change(fakeKey{ID: "d"})
+	e := setup(t, nil, home, one)
+	e.wantKeys("a1 b1 c1 d1", one)
+	setup(t, nil, home, one)
+	e.until("the copy has come back, and is known", func() bool { // whoever has put it sees a change of the cell
+		pulled := e.gateway.cell(1).keys.pulled.Load()
+		return pulled != nil && pulled.version == 104
+	})
+	home.keys.mu.Lock()
+	defer home.keys.mu.Unlock()
+	one.keys.mu.Lock()
+	defer one.keys.mu.Unlock()
+	if one.keys.puts != 1 || home.keys.puts > 2 {
+		t.Errorf("%d copies were put on the cell, and %d at home", one.keys.puts, home.keys.puts)
+	}
 }
 
 func TestChangesOfKeysReachAllCellsByThemselves(t *testing.T) {

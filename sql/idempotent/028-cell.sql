@@ -624,14 +624,18 @@ set jit to off
 as $func$
 begin
   return query
-  select c.change, c.copy
+  select c.change, case when c.key is null then jsonb_build_object('id', c.id, 'deleted', true) else agent_private.key_copy(c.key) end
   from
-  ( select k.change, agent_private.key_copy(k) from agent.api_key k where k.change > _after_change
-    union all
-    select d.change, jsonb_build_object('id', d.id, 'deleted', true) from agent_private.deleted_api_key d where _with_deleted and d.change > _after_change
-  ) as c (change, copy)
-  order by c.change
-  limit _limit;
+  ( select u.change, u.id, u.key -- first which ones, as copies take longer
+    from
+    ( (select k.change, k.id, k from agent.api_key k where k.change > _after_change order by k.change limit _limit)
+      union all
+      (select d.change, d.id, null from agent_private.deleted_api_key d where _with_deleted and d.change > _after_change order by d.change limit _limit)
+    ) as u (change, id, key)
+    order by u.change
+    limit _limit
+  ) as c
+  order by c.change;
 end
 $func$;
 
