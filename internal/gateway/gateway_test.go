@@ -542,3 +542,30 @@ func TestHostIsChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestRefusalOfABodyIsPassedOnBeforeTheBodyHasCome(t *testing.T) {
+	t.Parallel()
+	home := newFakeCell(t, 0)
+	home.mux.HandleFunc("POST /in/{name}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	e := setup(t, nil, home)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(e.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, "POST /in/shop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(waitTimeout / 2)) // less than the gateway waits for a body
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized || !resp.Close {
+		t.Errorf("answered %s, and that the connection ends is %v", resp.Status, resp.Close)
+	}
+}

@@ -30,6 +30,13 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		FlushInterval: -1, // at once
 		BufferPool:    newCopyBuffers(),
 		ErrorLog:      stdlog.New(warnings{g.log}, "", 0),
+		ModifyResponse: func(resp *http.Response) error {
+			// The cell has refused the rest of the body. Else the server would read that before it answers.
+			if resp.Close && resp.StatusCode >= http.StatusBadRequest && resp.Request.ContentLength != 0 && resp.Request.ProtoMajor == 1 {
+				callOf(resp.Request.Context()).Header().Set("Connection", "close")
+			}
+			return nil
+		},
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
 			c := callOf(r.Context())
 			g.fail(c, r, err)
