@@ -496,7 +496,7 @@ func TestMetricsAndVersionAreForThoseWhomHomeKnows(t *testing.T) {
 	e := setup(t, func(cfg *Config) { cfg.Version = "1.2.3" }, home)
 	e.call("GET", "/topics", "")
 	e.want(401, "unauthorized", "GET", "/metrics", "", "Authorization: Bearer wrong")
-	e.want(403, "forbidden", "GET", "/metrics", "")
+	e.want(403, `"required":{"scope":"metrics"}`, "GET", "/metrics", "")
 	for range 2 {
 		e.want(200, `queued_gateway_requests_total{cell="0",method="GET",route="/topics",status="200"} 1`, "GET", "/metrics", "", "Authorization: Bearer metrics")
 	}

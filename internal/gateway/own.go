@@ -85,7 +85,9 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 		}
 	}
 	if len(scopes) > 0 && !slices.ContainsFunc(scopes, func(scope string) bool { return slices.Contains(found.scopes, scope) }) {
-		return refuse(forbidden, "The call needs a key with the scope %s.", scopes[0])
+		p := refuse(forbidden, "The call needs a key with the scope %s.", scopes[0])
+		p.required = &requirement{scopes[0]}
+		return p
 	}
 	return nil
 }

@@ -43,6 +43,8 @@ type problem struct {
 	cell   *int // that it is about; nil: none
 	retry  int  // seconds after which to try again; 0: there is no Retry-After
 	cause  error
+
+	required *requirement // of forbidden
 }
 
 // Error implements error.
@@ -81,11 +83,18 @@ type document struct {
 	Code      string `json:"code"`
 	RequestID string `json:"request_id"`
 	Cell      *int   `json:"cell,omitempty"`
+
+	Required *requirement `json:"required,omitempty"`
+}
+
+// A requirement is what a caller lacks.
+type requirement struct {
+	Scope string `json:"scope"`
 }
 
 // document returns p as it goes over the wire.
 func (p *problem) document(requestID string) []byte {
-	body, err := json.Marshal(document{"urn:queued:problem:" + p.code, p.title, p.status, p.detail, p.code, requestID, p.cell})
+	body, err := json.Marshal(document{"urn:queued:problem:" + p.code, p.title, p.status, p.detail, p.code, requestID, p.cell, p.required})
 	if err != nil {
 		panic(err) // strings and integers always encode
 	}
