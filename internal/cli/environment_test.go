@@ -16,7 +16,10 @@ import (
 
 	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/cli"
+	"github.com/queued/queued/internal/gateway"
+	"github.com/queued/queued/internal/gatewaytest"
 	server "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
@@ -65,18 +68,27 @@ func setup(t *testing.T) *environment {
 		t.Fatal(err)
 	}
 	keepRunning(t, keys.Run, keys.Close)
+	cells, err := cell.Open(t.Context(), cell.Config{Database: db, QueryTimeout: waitTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keepRunning(t, cells.Run, cells.Close)
 	listener := httptest.NewUnstartedServer(nil)
 	listener.Config = server.New(server.Config{
-		Service: queues, Schedules: schedules, Topics: topics, Access: keys, RequestTimeout: waitTimeout, Version: "1.2.3", Logger: zerolog.Nop(),
+		Service: queues, Schedules: schedules, Topics: topics, Access: keys, Cells: cells, RequestTimeout: waitTimeout, Version: "1.2.3", Logger: zerolog.Nop(),
 	}).HTTPServer()
 	listener.Start()
 	t.Cleanup(listener.Close)
-	c, err := client.New(client.Config{URL: listener.URL})
+	base := listener.URL
+	if gatewaytest.Cells(t) > 0 {
+		base = gatewaytest.Start(t, gateway.Config{Version: "1.2.3"}, false, base).URL
+	}
+	c, err := client.New(client.Config{URL: base})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &environment{t: t, url: listener.URL, access: keys, Client: c}
+	return &environment{t: t, url: base, access: keys, Client: c}
 }
 
 // keepRunning runs a service until the test ends, and then closes it.

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/queued/queued/client"
+	"github.com/queued/queued/internal/gateway"
+	"github.com/queued/queued/internal/gatewaytest"
 	"github.com/queued/queued/internal/pgtest"
 )
 
@@ -63,7 +65,8 @@ type server struct {
 	tb      testing.TB
 	program string
 	environ []string
-	url     string
+	addr    string // that it listens at
+	url     string // that clients call: of the server, or of a gateway in front of it
 	db      *pgtest.DB
 	cmd     *exec.Cmd
 	ended   chan struct{}
@@ -86,7 +89,20 @@ func serve(tb testing.TB, environ ...string) *server {
 			tb.Logf("the end of the server's log:\n%s", log[max(0, len(log)-5000):])
 		}
 	})
+	if s.url = "http://" + s.addr; gatewaytest.Cells(tb) > 0 {
+		s.url = gatewaytest.Start(tb, gateway.Config{Key: valueOf(environ, "QUEUED_API_KEY"), LoopbackOnly: true}, false, s.url).URL
+	}
 	return s
+}
+
+// valueOf returns the value of a variable, empty if it is not there.
+func valueOf(environ []string, name string) string {
+	for _, variable := range environ {
+		if value, found := strings.CutPrefix(variable, name+"="); found {
+			return value
+		}
+	}
+	return ""
 }
 
 // start starts the program and returns when it serves.
@@ -121,7 +137,7 @@ func (s *server) start(listen string) {
 	}(s.cmd, s.ended)
 	select {
 	case addr := <-serving:
-		s.url = "http://" + addr
+		s.addr = addr
 	case <-s.ended:
 		s.tb.Fatalf("the server has ended: %s", s.log)
 	case <-time.After(waitTimeout):
@@ -138,7 +154,7 @@ func (s *server) kill() {
 // restart starts the program again at its address.
 func (s *server) restart() {
 	s.tb.Helper()
-	s.start(strings.TrimPrefix(s.url, "http://"))
+	s.start(s.addr)
 }
 
 // client returns a client of the server, which is closed at the end of the test.

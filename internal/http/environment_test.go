@@ -19,6 +19,8 @@ import (
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/egress"
+	"github.com/queued/queued/internal/gateway"
+	"github.com/queued/queued/internal/gatewaytest"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
@@ -178,20 +180,47 @@ func setupWith(t *testing.T, set settings) *environment {
 	} else {
 		listener.Start()
 	}
+	t.Cleanup(listener.Close)
+	base := listener.URL
+	if gatewaytest.Cells(t) > 0 {
+		front := gatewaytest.Start(t, gateway.Config{
+			Key: keyOfGateway(t, h.access, acfg.Key), TLS: transport.TLSClientConfig, Version: cfg.Version, Logger: cfg.Logger, LogAll: cfg.LogAll,
+			VerifyClient: cfg.VerifyClient, LoopbackOnly: cfg.LoopbackOnly, Hosts: cfg.Hosts,
+		}, set.http2, base)
+		base = front.URL
+		if set.http2 {
+			transport = front.Client().Transport.(*http.Transport)
+		}
+	}
 	h.raw = transport
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		listener.Close()
-	})
+	t.Cleanup(transport.CloseIdleConnections)
 	if set.seen == nil {
 		set.seen = make(map[string]bool)
 	}
 	h.client = &client{
 		t:    t,
-		url:  listener.URL,
+		url:  base,
+		own:  listener.URL,
 		http: &http.Client{Transport: &conform{t: t, next: transport, seen: set.seen}, CheckRedirect: noRedirect},
 	}
 	return h
+}
+
+// keyOfGateway returns an admin key for a gateway: that which is stored nowhere, unless there is none and the database has keys already.
+func keyOfGateway(t *testing.T, keys *access.Service, stored string) string {
+	t.Helper()
+	page, err := keys.List(t.Context(), 1, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored != "" || len(page.Keys) == 0 {
+		return stored
+	}
+	_, text, err := keys.Create(t.Context(), access.CreateParams{Name: "gateway", Scopes: []access.Scope{access.Admin}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // keepRunning runs a service until the test ends, and then closes it.
@@ -246,6 +275,7 @@ func (h *environment) connect() *pgx.Conn {
 type client struct {
 	t      *testing.T
 	url    string
+	own    string // the URL for what each process says of itself; differs from url behind a gateway, which says other things
 	http   *http.Client
 	header http.Header // of every request
 }
@@ -271,7 +301,11 @@ type answer struct {
 
 func (c *client) request(ctx context.Context, method, path, body string) *http.Request {
 	c.t.Helper()
-	r, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
+	base := c.url
+	if c.own != "" && (path == "/metrics" || path == "/readyz") {
+		base = c.own
+	}
+	r, err := http.NewRequestWithContext(ctx, method, base+path, strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -1,0 +1,114 @@
+// Package gatewaytest puts gateways in front of the servers of tests, so that the suites which speak HTTP run through one:
+//
+//	QUEUED_TEST_GATEWAY=1 go test ./internal/http ./internal/cli ./internal/clienttest
+//	go run ./internal/gatewaytest/run -cells 1      # the same, compared with the list of what must differ
+//
+// The variable says how many cells are behind each gateway. The list is in differences.go.
+package gatewaytest
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/queued/queued/internal/gateway"
+)
+
+// Env is how many cells the servers of tests are, behind a gateway. Without it there is no gateway.
+const Env = "QUEUED_TEST_GATEWAY"
+
+// Cells returns how many cells there are; 0: tests speak to their server themselves.
+func Cells(tb testing.TB) int {
+	tb.Helper()
+	text := os.Getenv(Env)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		tb.Fatalf("%s is %q; want a number of cells", Env, text)
+	}
+	return n
+}
+
+// useLimit is how long a gateway may take until it uses its cells. Some tests have servers that refuse it for good.
+const useLimit = 3 * time.Second
+
+// Start starts a gateway with these settings in front of the cells that have these URLs, in the order of their numbers, and returns its server once it uses all of them. It ends with the test.
+// The server speaks HTTP/2 over TLS, or HTTP/1.1 without.
+func Start(tb testing.TB, cfg gateway.Config, http2 bool, urls ...string) *httptest.Server {
+	tb.Helper()
+	cfg.Cells = make(map[int]*url.URL, len(urls))
+	for number, text := range urls {
+		base, err := gateway.ParseURL(text)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		cfg.Cells[number] = base
+	}
+	cfg.Registry = prometheus.NewRegistry()
+	g, err := gateway.New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	listener := httptest.NewUnstartedServer(nil)
+	listener.Config = g.HTTPServer()
+	if http2 {
+		listener.EnableHTTP2 = true
+		listener.StartTLS()
+	} else {
+		listener.Start()
+	}
+	running, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.Run(running)
+	}()
+	tb.Cleanup(func() {
+		g.Drain()
+		listener.Close()
+		stop()
+		<-ended
+		g.Close()
+	})
+	for deadline := time.Now().Add(useLimit); ; <-time.After(5 * time.Millisecond) {
+		if used(tb, cfg.Registry) == len(urls) && isReady(tb, listener) || time.Now().After(deadline) {
+			return listener
+		}
+	}
+}
+
+// used returns how many cells a gateway uses.
+func used(tb testing.TB, registry *prometheus.Registry) (n int) {
+	tb.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "queued_cell_up" {
+			for _, metric := range family.GetMetric() {
+				n += int(metric.GetGauge().GetValue())
+			}
+		}
+	}
+	return n
+}
+
+func isReady(tb testing.TB, listener *httptest.Server) bool {
+	tb.Helper()
+	response, err := listener.Client().Get(listener.URL + "/readyz") //nolint:noctx // of this process
+	if err != nil {
+		tb.Fatal(fmt.Errorf("asking the gateway whether it is ready: %w", err))
+	}
+	_ = response.Body.Close()
+	return response.StatusCode == 200
+}

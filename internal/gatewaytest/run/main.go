@@ -1,0 +1,173 @@
+// Command run runs the suites that speak HTTP through gateways, and compares what fails with the list of tests that must differ:
+//
+//	go run ./internal/pgtest/run -flavour plain -- go run ./internal/gatewaytest/run [-cells N] [-short] [ARGUMENT OF go test...]
+//
+// It fails if a test fails that is not on the list, and points out those on the list that pass. Tests that are listed as not run are left out.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/queued/queued/internal/gatewaytest"
+)
+
+// module begins the import paths of the suites.
+const module = "github.com/queued/queued/"
+
+// suites are the packages whose tests speak HTTP to a server.
+var suites = []string{"./internal/http", "./internal/cli", "./internal/clienttest"}
+
+// short selects tests that show each way of passing calls on, for a minute of a build.
+const short = "^Test(Insert|Claim|Ack|Nack|Batch|CloudEvent|History|Queue|Schedule|Topic|Publish|Subscription|Stream|Key|Post|Work|Worker|Client|Export|List|Redrive|Wait)"
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	cells := flags.Int("cells", 1, "how many cells are behind each gateway")
+	isShort := flags.Bool("short", false, "run a selection of the tests")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	}
+	goArgs := []string{"test", "-json", "-vet=off", "-count=1", "-parallel", "4", "-timeout", "25m", "-skip", gatewaytest.NotRun(*cells)}
+	if *isShort {
+		goArgs = append(goArgs, "-run", short)
+	}
+	found, err := test(append(append(goArgs, flags.Args()...), suites...), *cells, stderr)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "gatewaytest:", err)
+		return 1
+	}
+	return found.judge(*cells, *isShort || flags.NArg() > 0, stdout)
+}
+
+// An event is a line of go test -json.
+type event struct{ Action, Package, Test, Output string }
+
+// A result is how the tests of all suites ended, by "package test".
+type result struct {
+	ended  map[string]string // pass, fail or skip; run: it has not ended
+	output map[string][]string
+	failed map[string]bool // packages
+}
+
+// test runs go test.
+func test(args []string, cells int, stderr io.Writer) (*result, error) {
+	cmd := exec.Command("go", args...) //nolint:gosec,noctx // tests, which end by themselves
+	cmd.Env = append(os.Environ(), gatewaytest.Env+"="+strconv.Itoa(cells))
+	cmd.Stderr = stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	r := &result{ended: map[string]string{}, output: map[string][]string{}, failed: map[string]bool{}}
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			_, _ = fmt.Fprintln(stderr, lines.Text()) // what does not compile
+			continue
+		}
+		name := strings.TrimPrefix(e.Package, module) + " " + e.Test
+		switch e.Action {
+		case "run", "pass", "fail", "skip":
+			if e.Test != "" {
+				r.ended[name] = e.Action
+			} else if e.Action == "fail" {
+				r.failed[e.Package] = true
+			}
+		case "output":
+			r.output[name] = append(r.output[name], e.Output)
+		}
+	}
+	err = lines.Err()
+	if ended := cmd.Wait(); err == nil && !errors.As(ended, new(*exec.ExitError)) {
+		err = ended
+	}
+	return r, err
+}
+
+// judge says which tests have failed that are not on the list, and which of those on it have passed. isPart: not all tests were run.
+func (r *result) judge(cells int, isPart bool, stdout io.Writer) int {
+	code, failed, passed := 0, 0, 0
+	used := map[string]bool{} // entries of the list
+	explained := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(r.ended)) {
+		pack, test, _ := strings.Cut(name, " ")
+		switch r.ended[name] {
+		case "pass":
+			passed++
+			continue
+		case "skip":
+			continue
+		}
+		if r.hasFailedBelow(name) {
+			continue // its subtests are judged
+		}
+		failed++
+		if entry, isListed := gatewaytest.Find(pack, test, cells); isListed {
+			used[entry] = true
+			explained[module+pack] = true
+			continue
+		}
+		code = 1
+		_, _ = fmt.Fprintf(stdout, "--- %s: %s fails through a gateway and is not on the list\n%s", pack, test, strings.Join(r.output[name], ""))
+	}
+	for pack := range r.failed {
+		if !explained[pack] && code == 0 {
+			code = 1
+			_, _ = fmt.Fprintf(stdout, "--- %s has failed outside of its tests\n%s", pack, strings.Join(r.output[strings.TrimPrefix(pack, module)+" "], ""))
+		}
+	}
+	for _, entry := range gatewaytest.Entries(cells) {
+		if !isPart && !used[entry] {
+			_, _ = fmt.Fprintf(stdout, "--- %s is on the list of tests that must differ, and passes: take it off\n", entry)
+			code = max(code, 1)
+		}
+	}
+	_, _ = fmt.Fprintf(stdout, "through a gateway with %d cells: %d tests passed, %d failed, of which %d are on the list\n", cells, passed, failed, failed-len(r.unlisted(cells)))
+	return code
+}
+
+// unlisted returns the tests that have failed and are not on the list.
+func (r *result) unlisted(cells int) (names []string) {
+	for name, ended := range r.ended {
+		pack, test, _ := strings.Cut(name, " ")
+		if ended == "pass" || ended == "skip" || r.hasFailedBelow(name) {
+			continue
+		}
+		if _, isListed := gatewaytest.Find(pack, test, cells); !isListed {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// hasFailedBelow reports whether a subtest of a test has failed.
+func (r *result) hasFailedBelow(name string) bool {
+	for other, ended := range r.ended {
+		if ended != "pass" && ended != "skip" && strings.HasPrefix(other, name+"/") {
+			return true
+		}
+	}
+	return false
+}
