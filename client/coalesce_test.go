@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -293,5 +294,28 @@ func TestInsertWhoseCallerHasGoneIsNotSent(t *testing.T) {
 	all.Wait()
 	if b.requests != coalescedRequests {
 		t.Errorf("the server got %d requests, want %d", b.requests, coalescedRequests)
+	}
+}
+
+func TestKeysOfABatchGoToOneCell(t *testing.T) {
+	t.Parallel()
+	var keys []string
+	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		var body struct{ Events []struct{ Key string } }
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		for _, e := range body.Events {
+			keys = append(keys, e.Key)
+		}
+		_, _ = io.WriteString(w, `{"ids":[1,2,3]}`)
+	})
+	events := []NewEvent{{Payload: numbered{1}}, {Payload: numbered{2}, Key: "mine"}, {Payload: numbered{3}}}
+	for range 2 {
+		if _, err := c.InsertBatch(t.Context(), events); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tag := func(key string) string { return key[:strings.Index(key, "}")+1] }
+	if tag(keys[0]) == "" || tag(keys[0]) != tag(keys[2]) || keys[0] == keys[2] || keys[1] != "mine" || tag(keys[3]) == tag(keys[0]) {
+		t.Errorf("the keys of two batches are %q", keys)
 	}
 }

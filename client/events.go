@@ -197,12 +197,13 @@ func (c *Client) insertAlone(ctx context.Context, e NewEvent) (Inserted, error) 
 // returned.
 func (c *Client) InsertBatch(ctx context.Context, events []NewEvent) ([]int64, error) {
 	keyed := make([]NewEvent, len(events))
+	together := "{" + newKey() + "}" // keys with the same part in braces go to one cell of a queue that gateways spread over several
 	for i, e := range events {
 		if e.KeepRaw != 0 {
 			return nil, errors.New("client: KeepRaw is for Insert")
 		}
 		if e.Key == "" && c.makesKeys() {
-			e.Key = newKey()
+			e.Key = fmt.Sprint(together, i)
 		}
 		keyed[i] = e
 	}
