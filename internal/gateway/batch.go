@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -75,38 +76,69 @@ func (l *listBody) targets() ([]target, bool) {
 	return targets, true
 }
 
-// chooseEach finds the cell of each event of a batch, and places the queues that are not placed yet. A batch that is atomic fails as soon as one of its events has no cell.
+// chooseEach finds the cell of each event of a batch, and places the queues that are not placed yet. Events without a key of one queue go to one cell, which is one that others of
+// the batch go to, if that may be. A batch that is atomic fails as soon as one of its events has no cell.
 func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []target, isAtomic bool) error {
 	type chosen struct {
 		placed *placement
+		turn   *cell // of its events without a key, if it is spread
 		err    error
 	}
-	queues := map[string]chosen{}
-	for i, to := range targets {
-		of, isKnown := queues[to.queue]
-		if !isKnown {
-			if of.placed, of.err = g.place(c, r, to.queue); r.Context().Err() != nil {
-				return r.Context().Err()
+	queues := map[string]*chosen{}
+	cells := make([]*cell, len(targets))
+	for _, isLast := range []bool{false, true} { // what has a choice comes last
+		for i, to := range targets {
+			of := queues[to.queue]
+			if of == nil {
+				of = new(chosen)
+				if of.placed, of.err = g.place(c, r, to.queue); r.Context().Err() != nil {
+					return r.Context().Err()
+				}
+				queues[to.queue] = of
 			}
-			queues[to.queue] = of
+			hasChoice := of.err == nil && to.key == "" && len(of.placed.Cells) != 1
+			if hasChoice != isLast {
+				continue
+			}
+			err := of.err
+			switch {
+			case err != nil:
+			case hasChoice:
+				if of.turn == nil {
+					of.turn, err = g.turnAmong(of.placed, cells)
+				}
+				cells[i] = of.turn
+			default:
+				cells[i], err = g.insertAt(of.placed, to.key, to.key != "")
+			}
+			if err != nil && isAtomic {
+				return err
+			}
+			if err != nil {
+				b.failed[i] = err
+			}
 		}
-		at, err := (*cell)(nil), of.err
-		if err == nil {
-			at, err = g.insertAt(of.placed, to.key)
-		}
-		switch {
-		case err == nil:
+	}
+	for i, at := range cells {
+		if at != nil {
 			b.shares.add(at, i)
-		case isAtomic:
-			return err
-		default:
-			b.failed[i] = err
 		}
 	}
 	if len(queues) == 1 {
 		c.queue = targets[0].queue
 	}
 	return nil
+}
+
+// turnAmong is turnCell, but prefers a cell that others of a batch go to.
+func (g *Gateway) turnAmong(p *placement, used []*cell) (*cell, error) {
+	usable := g.usable(p.Cells)
+	for _, at := range used {
+		if at != nil && slices.Contains(usable, at) {
+			return at, nil
+		}
+	}
+	return g.turnCell(p.Queue, p.Cells)
 }
 
 // answerBatch has each cell insert its share, and answers with the results of all events, in their order. It is refused as a whole if nobody takes any of them.

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json/jsontext"
@@ -77,20 +76,6 @@ func (g *Gateway) unknownCell(number int) error {
 	return away(number, "Cell "+strconv.Itoa(number)+" is needed for this call, and this gateway was not told of it (QUEUED_GATEWAY_CELLS). Nothing was done.", nil)
 }
 
-// only returns the cell of a placement on one.
-func (g *Gateway) only(p *placement) (*cell, error) { return g.onlyOf(p.Queue, p.Cells) }
-
-// onlyOf returns the cell of a queue that is on one.
-func (g *Gateway) onlyOf(queue string, cells cellSet) (*cell, error) {
-	if len(cells) != 1 {
-		return nil, refuse(notOverCells, "The queue %q is spread over several cells, and gateways do not do that yet. Place it on one.", queue)
-	}
-	if at := g.cell(cells[0]); at != nil {
-		return at, nil
-	}
-	return nil, g.unknownCell(cells[0])
-}
-
 // toQueue sets the target to the leading cell of a queue: home if it is placed nowhere, where it may have been before there was a gateway.
 func (g *Gateway) toQueue(c *call, queue string) error {
 	c.target = g.home()
@@ -105,20 +90,6 @@ func (g *Gateway) toQueue(c *call, queue string) error {
 	return err
 }
 
-// useQueue is toQueue for calls that use the queue: they place it.
-func (g *Gateway) useQueue(c *call, r *http.Request, queue string) (*placement, error) {
-	c.target = g.home()
-	if !isQueue(queue) {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	c.queue = queue
-	p, err := g.place(c, r, queue)
-	if err == nil {
-		c.target, err = g.only(p)
-	}
-	return p, err
-}
-
 // byPathQueue is for calls about the queue in the path.
 func byPathQueue(g *Gateway, c *call, r *http.Request) error {
 	return g.toQueue(c, pathValue(r, "name"))
@@ -126,33 +97,30 @@ func byPathQueue(g *Gateway, c *call, r *http.Request) error {
 
 // chooseInsert is for an event, with the queue in the query.
 func chooseInsert(g *Gateway, c *call, r *http.Request) error {
-	isKeyed := len(r.Header["Idempotency-Key"]) > 0 || queryOf(r, "key", "") != ""
-	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), isKeyed)
+	key, isKeyed := keyOf(r)
+	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), key, isKeyed)
 }
 
-// chooseCloudEvents is for CloudEvents, with the queue or the topic in the query. Each has a key: its source and its id.
+// chooseCloudEvents is for CloudEvents, with the queue or the topic in the query. Each has a key, its source and its id, which may be in the body: all of a queue go to one cell.
 func chooseCloudEvents(g *Gateway, c *call, r *http.Request) error {
 	if queryOf(r, "topic", "") != "" {
 		return toHome(g, c, r)
 	}
-	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), true)
+	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), "", true)
 }
 
-// toInsert sets the target to the cell that new events of a queue go to; those with a key go where the queue was before as long as keys are kept there.
-func (g *Gateway) toInsert(c *call, r *http.Request, queue string, isKeyed bool) error {
-	p, err := g.useQueue(c, r, queue)
-	if err == nil && p != nil && isKeyed {
-		c.target, err = g.onlyOf(queue, p.keyed(time.Now()))
+// toInsert sets the target to the cell that a new event of a queue goes to, under a key if isKeyed. It places the queue.
+func (g *Gateway) toInsert(c *call, r *http.Request, queue, key string, isKeyed bool) error {
+	c.target = g.home()
+	if !isQueue(queue) { // home says what is wrong
+		return nil
+	}
+	c.queue = queue
+	p, err := g.place(c, r, queue)
+	if err == nil {
+		c.target, err = g.insertAt(p, key, isKeyed)
 	}
 	return err
-}
-
-// insertAt returns the cell that an event of a placed queue goes to, under a key if that is not empty.
-func (g *Gateway) insertAt(p *placement, key string) (*cell, error) {
-	if key != "" {
-		return g.onlyOf(p.Queue, p.keyed(time.Now()))
-	}
-	return g.only(p)
 }
 
 // chooseSchedule is for a new schedule: beside the queue that it inserts into, or at home if it publishes.
@@ -172,6 +140,6 @@ func chooseSchedule(g *Gateway, c *call, r *http.Request) error {
 	if !isText {
 		return toHome(g, c, r)
 	}
-	_, err = g.useQueue(c, r, queue)
-	return err
+	key, isKeyed := keyOf(r)
+	return g.toInsert(c, r, queue, key, isKeyed)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -29,6 +30,7 @@ type claim struct {
 	wait    time.Duration
 	hasWait bool // else the policy of the queue says how long the claim waits
 	begun   time.Time
+	rounds  int // that the cells were asked
 }
 
 // rest returns for how long the claim still waits.
@@ -88,24 +90,32 @@ func (g *Gateway) answerClaim(c *call, r *http.Request) (*http.Response, error) 
 
 // claimOnce asks the cells once. They are to be asked again if their answers say that there is nothing yet.
 func (g *Gateway) claimOnce(c *call, r *http.Request) (resp *http.Response, again bool, err error) {
-	current, before, every, err := g.claimFrom(c.claim.queue)
+	queue := c.claim.queue
+	from, err := g.claimFrom(queue)
 	if err != nil {
 		return nil, false, err
 	}
-	if others := g.straysOf(c.claim.queue, current, before); len(others) > 0 {
-		before, every = append(others, before...), formerEvery
+	defer from.leave()
+	if others := g.straysOf(queue, from.current, from.before); len(others) > 0 {
+		from.before, from.every = append(others, from.before...), min(from.every, formerEvery)
 	}
-	if len(before) > 0 {
-		if resp, err := g.askFormer(c, r, before); resp != nil || err != nil {
+	ask := from.before
+	if c.claim.rounds++; c.claim.rounds == 1 {
+		ask = slices.Concat(ask, from.others)
+	} else {
+		ask = slices.Concat(ask, from.alone)
+	}
+	if len(ask) > 0 {
+		if resp, err := g.askFormer(c, r, ask); resp != nil || err != nil {
 			return resp, false, err
 		}
 	}
-	body, isPart, err := c.claim.bodyFor(len(before) > 0, every)
+	body, isPart, err := c.claim.bodyFor(len(ask) > 0 || len(from.others) > 0, from.every)
 	if err != nil {
 		return nil, false, err
 	}
-	c.target = current
-	resp, err = g.send(c, current, withBody(r, body))
+	c.target = from.current
+	resp, err = g.send(c, from.current, withBody(r, body))
 	if err != nil || !isPart {
 		return resp, false, err
 	}
@@ -161,26 +171,50 @@ func (g *Gateway) askFormer(c *call, r *http.Request, before []*cell) (*http.Res
 	return nil, nil //nolint:nilnil // there is none
 }
 
-// claimFrom returns the cell that a queue is placed on, those that may hold events of it from before, and how often to ask these.
-func (g *Gateway) claimFrom(queue string) (current *cell, before []*cell, every time.Duration, err error) {
+// A claimPlan says where a claim looks.
+type claimPlan struct {
+	before  []*cell // that may hold events from before: they are asked first, each time
+	others  []*cell // of a queue that is spread: asked the first time
+	alone   []*cell // of these, those that no claim waits at: asked each time
+	current *cell   // where it waits
+	every   time.Duration
+	leave   func() // is to be called once it waits no more
+}
+
+// claimFrom returns where a claim of a queue looks now.
+func (g *Gateway) claimFrom(queue string) (*claimPlan, error) {
+	plan := &claimPlan{every: formerEvery, leave: func() {}}
 	p, err := g.placed(queue)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	if p == nil {
-		current = g.chooseFor(queue) // which it will be placed on, most likely
-		if current == nil {
-			return nil, nil, 0, away(home, "The queue is placed nowhere yet, and no cell can be used. Retry.", nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil:
+		plan.current, plan.every = g.chooseFor(queue), unplacedEvery // which it will be placed on, most likely
+		if plan.current == nil {
+			return nil, away(home, "The queue is placed nowhere yet, and no cell can be used. Retry.", nil)
 		}
-		if current.number != home {
-			before = []*cell{g.home()}
+		if plan.current.number != home {
+			plan.before = []*cell{g.home()}
 		}
-		return current, before, unplacedEvery, nil
+		return plan, nil
+	case len(p.Cells) == 1:
+		plan.before = g.formerOf(p)
+		plan.current, err = g.turnCell(queue, p.Cells)
+		return plan, err
 	}
-	if current, err = g.only(p); err != nil {
-		return nil, nil, 0, err
+	cells := g.inTurn(turnOf{queue, false}, p.Cells)
+	if len(cells) == 0 {
+		return nil, g.noneUsable(queue, p.Cells)
 	}
-	return current, g.formerOf(p), formerEvery, nil
+	plan.before = g.formerOf(p)
+	var around time.Duration
+	plan.current, around, plan.alone = g.waits.enter(queue, cells)
+	if plan.every = around; len(plan.before) > 0 {
+		plan.every = min(around, formerEvery)
+	}
+	plan.others = slices.DeleteFunc(cells, func(at *cell) bool { return at == plan.current })
+	plan.leave = func() { g.waits.leave(queue, plan.current) }
+	return plan, nil
 }
 
 // emptyClaim reports whether the answer to a claim says that there is no event. The answer can be read as before.

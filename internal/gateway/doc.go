@@ -8,6 +8,7 @@
 //	choose.go     the cell that a request is for, where there are several
 //	batch.go      batches of events over several cells
 //	ids.go        calls about several events by their ids
+//	spread.go     inserts into queues that are on several cells, and claims of them
 //	fan.go        calls about a whole queue, of which several cells hold a part
 //	level.go      what a queue is set to, the same on all of these
 //	elements.go   lists whose elements are for several cells, and the results of each
@@ -24,7 +25,7 @@
 //	answers.go    the answers of several cells: which are there, and what the caller is told
 //	gather.go     parts of a call, asked of several cells
 //	object.go     JSON objects that are joined member by member
-//	claim.go      claims from queues that were moved, or are placed nowhere yet
+//	claim.go      claims from queues that were moved, are spread, or are placed nowhere yet
 //	placement.go  the placements of queues that home has, followed by their version; the first use of a queue
 //	forward.go    events that home has wait for the cells of their queues
 //	strays.go     events of queues on cells that they are not placed on

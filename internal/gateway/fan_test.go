@@ -52,7 +52,6 @@ func wideCells(t *testing.T) (*environment, []*wideCell, *settable) {
 	settings := newSettable(fakes...)
 	fakes[0].put(placement{Queue: "wide", Cells: []int{1, 2}, Former: []former{{Cells: cellSet{0}}}})
 	fakes[0].put(placement{Queue: "narrow", Cells: []int{1}})
-	fakes[0].put(placement{Queue: "beside", Cells: nil})
 	var cells []*wideCell
 	for _, f := range fakes {
 		cells = append(cells, &wideCell{fakeCell: f})
@@ -141,7 +140,7 @@ func TestCountsOfCellsAreAddedUp(t *testing.T) {
 	e.want(200, `{"expired":33}`, "POST", "/sweep", `{"queue":"wide"}`)
 	e.want(200, `{"expired":11}`, "POST", "/sweep", `{"queue":"narrow"}`)
 
-	defer cells[2].freeze()() // its address must not become that of a cell of another test
+	defer cells[2].freeze()()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
 	got := e.want(200, `{"purged":3}`, "POST", "/queues/wide/purge", "")
 	if got.header.Get(unavailableHeader) != "2" {
@@ -199,6 +198,8 @@ func TestLimitHoldsForAllCellsTogether(t *testing.T) {
 func TestRedriveIsOneOnEachCell(t *testing.T) {
 	t.Parallel()
 	e, cells, _ := wideCells(t)
+	cells[0].put(placement{Queue: "beside"})
+	e.until("the gateway knows", func() bool { p, _ := e.gateway.placements.get("beside"); return p != nil })
 	for i, w := range cells {
 		w.on("POST /redrives", func(rw http.ResponseWriter, body string) {
 			if strings.Contains(body, "dry_run") {
@@ -222,7 +223,7 @@ func TestRedriveIsOneOnEachCell(t *testing.T) {
 	e.want(202, "others", "POST", "/redrives", `{"queue":"wide","to":"beside"}`)
 	e.want(202, "others", "POST", "/redrives", `{"queue":"wide","to":"origin"}`)
 	e.want(202, `{"id":8,"state":"running"}`, "POST", "/redrives", `{"queue":"narrow"}`)
-	defer cells[2].freeze()() // its address must not become that of a cell of another test
+	defer cells[2].freeze()()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
 	if got := e.want(202, `"others":[7]`, "POST", "/redrives", `{"queue":"wide"}`); got.header.Get(unavailableHeader) != "2" {
 		t.Errorf("answered %v", got.header)
@@ -232,6 +233,8 @@ func TestRedriveIsOneOnEachCell(t *testing.T) {
 func TestEventsAreMovedBesideThemAlone(t *testing.T) {
 	t.Parallel()
 	e, cells, _ := wideCells(t)
+	cells[0].put(placement{Queue: "beside"})
+	e.until("the gateway knows", func() bool { p, _ := e.gateway.placements.get("beside"); return p != nil })
 	for _, w := range cells {
 		w.answersWith("POST /queues/wide/move", 200, `{"moved":2}`)
 		w.answersWith("POST /queues/narrow/move", 200, `{"moved":2}`)
@@ -243,4 +246,20 @@ func TestEventsAreMovedBesideThemAlone(t *testing.T) {
 	if p, _ := e.gateway.placements.get("new"); p == nil || !slices.Equal(p.Cells, cellSet{1}) {
 		t.Errorf("the new queue is placed on %v", p)
 	}
+}
+
+func TestPushThatWasDeletedWhileACellWasAwayIsDeletedThere(t *testing.T) {
+	t.Parallel()
+	e, cells, settings := wideCells(t)
+	settings.mu.Lock()
+	settings.copies[1], settings.copies[2] = `{"policy":null,"push":null}`, `{"policy":null,"push":{}}`
+	settings.mu.Unlock()
+	cells[1].answersWith("DELETE /queues/wide/push", 204, "")
+	thaw := cells[2].freeze()
+	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
+	if got := e.want(204, "", "DELETE", "/queues/wide/push", ""); got.header.Get(unavailableHeader) != "2" {
+		t.Errorf("answered %v", got.header)
+	}
+	thaw()
+	e.until("the push is deleted there, too", func() bool { return settings.get(2) == settings.get(1) })
 }

@@ -69,6 +69,8 @@ type Gateway struct {
 	strays     *strays
 	keys       *copied
 	owners     *copied
+	turns      sync.Map // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
+	waits      claimWaits
 	bodies     bodyBudget
 	proxy      *httputil.ReverseProxy
 	exports    chan struct{} // has one for each export that is made of those of several cells

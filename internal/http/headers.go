@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/request"
 )
 
 // A precondition is an If-Match: the versions of which the thing must have one, or none for any version there is.
@@ -70,21 +71,11 @@ func (*absence) UnmarshalText(text []byte) error {
 // same without them.
 type idempotencyKey string
 
-// quoted is a string of RFC 8941, section 3.3.3, and unescape reads the text between its quotes.
-var (
-	quoted   = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
-	unescape = strings.NewReplacer(`\"`, `"`, `\\`, `\`)
-)
-
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (k *idempotencyKey) UnmarshalText(text []byte) error {
-	plain := strings.TrimSpace(string(text))
-	if strings.HasPrefix(plain, `"`) {
-		between := quoted.FindStringSubmatch(plain)
-		if between == nil {
-			return fmt.Errorf("must be a string in quotes or without any, not %s", bind.Quote(string(text)))
-		}
-		plain = unescape.Replace(between[1])
+	plain, isWell := request.IdempotencyKey(string(text))
+	if !isWell {
+		return fmt.Errorf("must be a string in quotes or without any, not %s", bind.Quote(string(text)))
 	}
 	if strings.ContainsFunc(plain, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return errors.New("must be printable ASCII characters")
