@@ -79,49 +79,70 @@ func (l *listBody) targets() ([]target, bool) {
 // chooseEach finds the cell of each event of a batch, and places the queues that are not placed yet. Events without a key of one queue go to one cell, which is one that others of
 // the batch go to, if that may be. A batch that is atomic fails as soon as one of its events has no cell.
 func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []target, isAtomic bool) error {
-	type chosen struct {
-		placed *placement
-		turn   *cell // of its events without a key, if it is spread
-		err    error
+	type ofQueue struct {
+		placed         *placement
+		keyed, unkeyed []int // events
 	}
-	queues := map[string]*chosen{}
-	cells := make([]*cell, len(targets))
-	for _, isLast := range []bool{false, true} { // what has a choice comes last
-		for i, to := range targets {
-			of := queues[to.queue]
-			if of == nil {
-				of = new(chosen)
-				if of.placed, of.err = g.place(c, r, to.queue); r.Context().Err() != nil {
-					return r.Context().Err()
-				}
-				queues[to.queue] = of
+	queues := map[string]*ofQueue{}
+	cells, errs := make([]*cell, len(targets)), make([]error, len(targets))
+	var names []string
+	for i, to := range targets {
+		of := queues[to.queue]
+		if of == nil {
+			of = new(ofQueue)
+			queues[to.queue] = of
+			names = append(names, to.queue)
+		}
+		if to.key != "" {
+			of.keyed = append(of.keyed, i)
+		} else {
+			of.unkeyed = append(of.unkeyed, i)
+		}
+	}
+	put := func(events []int, at *cell, err error) {
+		for _, i := range events {
+			cells[i], errs[i] = at, err
+		}
+	}
+	for _, name := range names {
+		of := queues[name]
+		var err error
+		if of.placed, err = g.place(c, r, name); err != nil {
+			put(slices.Concat(of.keyed, of.unkeyed), nil, err)
+		}
+		switch {
+		case r.Context().Err() != nil:
+			return r.Context().Err()
+		case err != nil && isAtomic:
+			return err
+		case err == nil && len(of.keyed) > 0:
+			keys := make([]string, len(of.keyed))
+			for n, i := range of.keyed {
+				keys[n] = targets[i].key
 			}
-			hasChoice := of.err == nil && to.key == "" && len(of.placed.Cells) != 1
-			if hasChoice != isLast {
-				continue
+			found, why := g.keyCells(c, r, of.placed, keys)
+			for n, i := range of.keyed {
+				cells[i], errs[i] = found[n], why[n]
 			}
-			err := of.err
-			switch {
-			case err != nil:
-			case hasChoice:
-				if of.turn == nil {
-					of.turn, err = g.turnAmong(of.placed, cells)
-				}
-				cells[i] = of.turn
-			default:
-				cells[i], err = g.insertAt(of.placed, to.key, to.key != "")
-			}
-			if err != nil && isAtomic {
-				return err
-			}
-			if err != nil {
-				b.failed[i] = err
+		}
+	}
+	for _, hasChoice := range []bool{false, true} { // what has a choice comes last
+		for _, name := range names {
+			of := queues[name]
+			if of.placed != nil && len(of.unkeyed) > 0 && hasChoice == (len(of.placed.Cells) != 1) {
+				at, err := g.turnAmong(of.placed, cells)
+				put(of.unkeyed, at, err)
 			}
 		}
 	}
 	for i, at := range cells {
-		if at != nil {
+		switch {
+		case errs[i] == nil:
 			b.shares.add(at, i)
+		case isAtomic:
+			return errs[i]
+		default:
+			b.failed[i] = errs[i]
 		}
 	}
 	if len(queues) == 1 {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json/jsontext"
@@ -117,8 +118,15 @@ func (g *Gateway) toInsert(c *call, r *http.Request, queue, key string, isKeyed 
 	}
 	c.queue = queue
 	p, err := g.place(c, r, queue)
-	if err == nil {
-		c.target, err = g.insertAt(p, key, isKeyed)
+	switch {
+	case err != nil:
+	case !isKeyed:
+		c.target, err = g.turnCell(queue, p.Cells)
+	case key == "": // it is not known here, so all go to one cell
+		c.target, err = g.keyCell(queue, key, p.keyed(time.Now()))
+	default:
+		cells, errs := g.keyCells(c, r, p, []string{key})
+		c.target, err = cells[0], errs[0]
 	}
 	return err
 }

@@ -60,6 +60,7 @@ type placement struct {
 	Cells   cellSet  `json:"cells"`
 	Former  []former `json:"former"`
 	Keys    *keys    `json:"keys"`
+	Asked   []asked  `json:"asked"`
 	Past    *cellSet `json:"past"`             // that it was on at some time; nil: home does not say
 	Removed bool     `json:"removed,omitzero"` // in listings of changes: the queue is placed nowhere any more
 	Version int64    `json:"version"`
@@ -114,8 +115,10 @@ type placements struct {
 	known    time.Time // when home last said that nothing was missing; zero: never
 	watchers map[string]map[*watcher]struct{}
 
-	first     chan struct{} // closed once placements are known
-	allAtHome atomic.Bool   // it is known that no queue is placed elsewhere; false again only with a page of all placements
+	first        chan struct{} // closed once placements are known
+	keyRetention atomic.Int64  // how long keys of inserts are remembered, as a time.Duration; zero: home does not say
+
+	allAtHome atomic.Bool // it is known that no queue is placed elsewhere; false again only with a page of all placements
 }
 
 // A watcher waits for a change of the placement of one queue.
@@ -233,6 +236,7 @@ func (p *placements) update(page *placementsPage, now time.Time) {
 		close(p.first)
 	}
 	p.version, p.epoch, p.known = page.Version, page.Epoch, now
+	p.keyRetention.Store(page.KeptMS * int64(time.Millisecond))
 	if page.Complete { // else set says so of each
 		p.allAtHome.Store(!slices.ContainsFunc(page.Placements, func(placed *placement) bool { return !placed.isAtHome() }))
 	}
@@ -277,8 +281,9 @@ type placementsPage struct {
 	Next       *string      `json:"next"`
 	Version    int64        `json:"version"`
 	Epoch      string       `json:"epoch"`
-	Complete   bool         `json:"complete"` // there are no other placements
-	Cells      []listed     `json:"cells"`    // on the first page; nil: home does not say
+	KeptMS     int64        `json:"key_retention_ms"` // for how long keys of inserts are remembered; zero: home does not say
+	Complete   bool         `json:"complete"`         // there are no other placements
+	Cells      []listed     `json:"cells"`            // on the first page; nil: home does not say
 }
 
 // follow keeps the placements like those of home, until ctx ends.

@@ -123,14 +123,6 @@ func (g *Gateway) noneUsable(queue string, set cellSet) error {
 	return away(number, "None of the cells of the queue \""+queue+"\" can be used. Nothing was done; retry.", nil)
 }
 
-// insertAt returns the cell that an event of a placed queue goes to, under a key if isKeyed.
-func (g *Gateway) insertAt(p *placement, key string, isKeyed bool) (*cell, error) {
-	if isKeyed {
-		return g.keyCell(p.Queue, key, p.keyed(time.Now()))
-	}
-	return g.turnCell(p.Queue, p.Cells)
-}
-
 // claimWaits are the claims that wait, of queues that are spread, by the cells that they wait at.
 type claimWaits struct {
 	mu      sync.Mutex
