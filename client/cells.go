@@ -190,6 +190,8 @@ type Placement struct {
 	Keys *KeysPlacement `json:"keys"`
 	// Past are those that it was placed on before, whether they are Former still or were found empty: they have history of it.
 	Past Cells `json:"past"`
+	// Asked are those where inserts with an idempotency key went until Since, and that are asked first whether they know a key until Until.
+	Asked []AskedCells `json:"asked"`
 	// Removed placements are only in listings of changes.
 	Removed   bool      `json:"removed,omitzero"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -201,6 +203,29 @@ type Placement struct {
 type FormerCells struct {
 	Cells Cells     `json:"cells"`
 	Since time.Time `json:"since"`
+}
+
+// AskedCells are cells that may know idempotency keys still, when inserts go elsewhere.
+type AskedCells struct {
+	Cells Cells     `json:"cells"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+}
+
+// LeaveKeys leaves idempotency keys of a queue, up to 1,000, to the cell that the queue is placed on now. It returns the ids of the events that were inserted under them on this
+// cell, in the order of the keys, nil for the others: inserts here under these are refused from then on. Gateways do so before they insert elsewhere.
+func (c *Client) LeaveKeys(ctx context.Context, queue string, keys []string) ([]*int64, error) {
+	var left leftKeys
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/cell/queues/" + escape(queue) + "/keys", Body: leaveKeysRequest{keys}, Repeatable: true}, &left)
+	return left.Events, err
+}
+
+type leaveKeysRequest struct {
+	Keys []string `json:"keys"`
+}
+
+type leftKeys struct {
+	Events []*int64 `json:"events"`
 }
 
 // A KeysPlacement is where inserts with an idempotency key go until a time.
@@ -307,6 +332,8 @@ type Placements struct {
 	Placements []Placement `json:"placements"`
 	// Cells are those that are listed; nil for keys that are restricted to some queues.
 	Cells []FollowedCell `json:"cells,omitzero"`
+	// KeyRetentionMS is for how long home remembers the idempotency keys of inserts, in milliseconds.
+	KeyRetentionMS int64 `json:"key_retention_ms"`
 	// Version and Epoch are those to list the next changes from.
 	Version int64  `json:"version"`
 	Epoch   string `json:"epoch"`

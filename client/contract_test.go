@@ -77,6 +77,7 @@ var wires = map[string]wire{
 
 	"getQueueCopy":    {response: QueueCopy{}},
 	"putQueueCopy":    {request: QueueCopy{}, response: putQueueCopy{}},
+	"leaveKeys":       {request: leaveKeysRequest{}, response: leftKeys{}},
 	"listCells":       {response: cellList{}},
 	"putCell":         {request: PutCellParams{}, response: ListedCell{}},
 	"deleteCell":      {},

@@ -20,14 +20,18 @@ const (
 type placementRow struct {
 	Placement
 	Former json.RawMessage
+	Asked  json.RawMessage
 }
 
-const placementColumns = `queue, cells, placed_at, former, keys_cells, keys_until, past, is_removed, updated_at, version`
+const placementColumns = `queue, cells, placed_at, former, keys_cells, keys_until, past, asked, is_removed, updated_at, version`
 
 func (r *placementRow) placement() (Placement, error) {
 	p := r.Placement
 	if err := json.Unmarshal(r.Former, &p.Former); err != nil {
 		return p, fmt.Errorf("former cells of the queue %s: %w", p.Queue, err)
+	}
+	if err := json.Unmarshal(r.Asked, &p.Asked); err != nil {
+		return p, fmt.Errorf("cells that are asked for keys of the queue %s: %w", p.Queue, err)
 	}
 	return p, nil
 }

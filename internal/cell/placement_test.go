@@ -482,3 +482,63 @@ func TestPatternsOfQueuesNarrowTheListing(t *testing.T) {
 		t.Errorf("got %+v, %v", page, err)
 	}
 }
+
+func TestCellsAreAskedForKeysAsLongAsTheyRememberThem(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := open(t, db, 0)
+	conn := pgtest.Connect(t, db.URL)
+	want := func(p Placement, sets ...Set) {
+		t.Helper()
+		if len(p.Asked) != len(sets) {
+			t.Fatalf("got %+v, want that %v are asked", p.Asked, sets)
+		}
+		for i, a := range p.Asked {
+			if !slices.Equal(a.Cells, sets[i]) || (a.Cells == nil) != (sets[i] == nil) {
+				t.Errorf("%v are asked, want %v", a.Cells, sets[i])
+			}
+			if d := a.Until.Sub(a.Since); d != DefaultKeyRetention+5*time.Minute {
+				t.Errorf("they are asked for %v", d)
+			}
+		}
+		if n := len(p.Asked); n > 0 && (p.KeysUntil == nil || !p.Asked[n-1].Since.Equal(*p.KeysUntil)) {
+			t.Errorf("they are asked since %v, and keys go there until %v", p.Asked[n-1].Since, p.KeysUntil)
+		}
+	}
+	// pass lets so much time pass.
+	pass := func(hours int) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), `update agent.placement p set keys_until = p.keys_until - make_interval(hours => $1)
+, asked = (select coalesce(jsonb_agg(jsonb_build_object('cells', a -> 'cells', 'since', (a ->> 'since')::timestamptz - make_interval(hours => $1), 'until', (a ->> 'until')::timestamptz - make_interval(hours => $1)) order by n), '[]')
+  from jsonb_array_elements(p.asked) with ordinality as e (a, n))`, hours); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(place(t, s, "q", 0))
+	want(place(t, s, "q", 1), Set{0})
+	want(place(t, s, "q", 2), Set{0}) // where keys go still
+	pass(25)
+	want(place(t, s, "q", 1, 3), Set{0}, Set{2})
+	pass(25)
+	want(place(t, s, "q"), Set{2}, Set{1, 3}) // those of cell 0 are forgotten by now
+	pass(25)
+	want(place(t, s, "q", 5), Set{1, 3}, nil)
+	p, err := s.Place(t.Context(), PlaceParams{Queue: "q", Cells: Set{5}, KeysNow: true})
+	if err != nil || len(p.Asked) > 0 || p.KeysUntil != nil {
+		t.Errorf("now: %+v, %v", p, err)
+	}
+	want(place(t, s, "q", 6), Set{5})
+	pass(25)
+	if p, err = s.Placement(t.Context(), "q"); err != nil || len(p.Asked) != 1 {
+		t.Errorf("while they are asked: %+v, %v", p, err)
+	}
+	pass(25)
+	if p, err = s.Placement(t.Context(), "q"); err != nil || len(p.Asked) > 0 {
+		t.Errorf("after that: %+v, %v", p, err)
+	}
+	want(place(t, s, "q", 7), Set{6})
+	if err := s.DeletePlacement(t.Context(), "q", nil); err != nil {
+		t.Fatal(err)
+	}
+	want(place(t, s, "q", 7))
+}

@@ -106,9 +106,18 @@ type Placement struct {
 	KeysUntil *time.Time
 	KeysCells Set
 	Past      Set // that it was on before, whether Former still or empty: they have history of it
+	// Asked are those that may know idempotency keys still, when inserts go elsewhere.
+	Asked     []Asked
 	IsRemoved bool
 	UpdatedAt time.Time
 	Version   int64
+}
+
+// Asked is cells that inserts with an idempotency key went to until Since, and that are asked for the key of each before it is inserted elsewhere, until Until.
+type Asked struct {
+	Cells Set       `json:"cells"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
 }
 
 // Former is cells that a queue was placed on until a time.

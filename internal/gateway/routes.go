@@ -115,6 +115,7 @@ func table() []*route {
 	add(put, "/cell/queues/{name}", toHome)
 	add(get, "/cell/owners", toHome)
 	add(put, "/cell/owners", toHome, ofOwners)
+	add(post, "/cell/queues/{name}/keys", toHome)
 	add(get, "/cell/keys", toHome)
 	add(put, "/cell/keys", toHome, ofKeys)
 	add(get, "/stats/queues", queuesOverview)

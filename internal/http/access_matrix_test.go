@@ -256,6 +256,7 @@ var restrictedCalls = map[string]struct {
 
 	"getQueueCopy":    {"/cell/queues/copied", "", global},
 	"putQueueCopy":    {"/cell/queues/copied", `{"policy":{"max_attempts":5}}`, global},
+	"leaveKeys":       {"/cell/queues/copied/keys", `{"keys":["k"]}`, global},
 	"listCells":       {"/cells", "", global},
 	"putCell":         {"/cells/9", `{"takes_new":false}`, global},
 	"deleteCell":      {"/cells/LISTED", "", global},

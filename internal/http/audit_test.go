@@ -34,7 +34,7 @@ var audited = map[string]string{
 	"sweep": "", "runEvent": "event.run", "runQueue": "queue.run", "requeue": "event.requeue", "requeueMatching": "history.requeue",
 	"putQueue": "queue.put", "deleteQueue": "queue.delete", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
 	"createRedrive": "redrive.create", "pauseRedrive": "redrive.pause", "resumeRedrive": "redrive.resume", "cancelRedrive": "redrive.cancel",
-	"putQueueCopy": "queue.put", "putKeyCopies": "key.copy", "putOwnerCopies": "owner.copy", "insertForwarded": "", "putCell": "cell.put", "deleteCell": "cell.delete",
+	"leaveKeys": "", "putQueueCopy": "queue.put", "putKeyCopies": "key.copy", "putOwnerCopies": "owner.copy", "insertForwarded": "", "putCell": "cell.put", "deleteCell": "cell.delete",
 	"putPlacement": "placement.put", "drainPlacement": "placement.drain", "deletePlacement": "placement.delete",
 	"putPush": "push.put", "deletePush": "push.delete", "rotatePushSecret": "push.rotate", "enablePush": "push.enable", "testPush": "",
 	"createSchedule": "schedule.create", "patchSchedule": "schedule.update", "deleteSchedule": "schedule.delete",

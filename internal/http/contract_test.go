@@ -135,7 +135,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 var kinds = []problem.Type{
 	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.InvalidCloudEvent, problem.Unauthorized, problem.ClientCertificate, problem.KeyExpired, problem.KeyRevoked, problem.WebhookRejected, problem.CrossOrigin, problem.Forbidden, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
 	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.RedriveNotFound, problem.QueueNotFound, problem.QueueNotDeclared, problem.PlacementNotFound, problem.CellNotFound, problem.PushNotFound, problem.KeyNotFound, problem.SourceNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.EventLeased, problem.EventEnded, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.RedriveEnded, problem.LastAdminKey, problem.KeyEnded, problem.QueueNotEmpty, problem.QueueInUse, problem.CellInUse, problem.QueueLeased, problem.NotHome, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
-	problem.BatchTooLarge, problem.KeyReused, problem.DeadLetterChain, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.IDsExhausted, problem.SourcePaused, problem.SealingUnavailable, problem.NotReady,
+	problem.BatchTooLarge, problem.KeyReused, problem.DeadLetterChain, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.IDsExhausted, problem.SourcePaused, problem.SealingUnavailable, problem.KeyLeft, problem.NotReady,
 }
 
 // gatewayKinds are those that only a gateway answers with: see internal/gateway/problem.go.
@@ -202,6 +202,7 @@ var requests = map[string][]bind.Field{
 
 	"getQueueCopy":    fieldsOf[queueCopyRequest](),
 	"putQueueCopy":    fieldsOf[putQueueCopyRequest](),
+	"leaveKeys":       fieldsOf[leaveKeysRequest](),
 	"listCells":       fieldsOf[noRequest](),
 	"putCell":         fieldsOf[putCellRequest](),
 	"deleteCell":      fieldsOf[deleteCellRequest](),

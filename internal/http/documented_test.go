@@ -48,6 +48,7 @@ func everyRoute(t *testing.T) []route {
 		"putOwnerCopies":  `{"owners":[{"id":"o","version":1,"deleted":true}]}`,
 		"insertForwarded": `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`,
 		"putKeyCopies":    `{"keys":[{"id":"k3x7q2ac"}]}`,
+		"leaveKeys":       `{"keys":["k"]}`,
 		"drainPlacement":  `{"cells":[1]}`,
 		"putPush":         `{"url":"http://127.0.0.1:1"}`,
 		"createSchedule":  `{"event":{},"at":"2100-01-01T00:00:00","timezone":"Europe/Berlin"}`,
@@ -272,6 +273,11 @@ func provokeJobs(h *environment) {
 
 	h.with("Idempotency-Key", "k1").call("POST", "/events?queue=work", `{"n":4}`).wantProblem(problem.KeyReused)
 	h.call("POST", "/events/batch", `{"events":[{"event":{},"queue":"work","key":"k1"}]}`).wantProblem(problem.KeyReused)
+	h.call("POST", "/cell/queues/work/keys", `{"keys":["k1","left"]}`).want(200)
+	left := h.with("Idempotency-Key", "left").call("POST", "/events?queue=work", `{}`)
+	if left.wantProblem(problem.KeyLeft); left.header.Get("Retry-After") == "" {
+		h.t.Error("no Retry-After")
+	}
 	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), `{"receipt":"x"}`).wantProblem(problem.LeaseLost)
 	h.call("POST", "/events/1152921504606846976/ack", `{"receipt":"x"}`).wantProblem(problem.EventNotFound)
 	h.call("GET", "/events/1152921504606846976/attempts", "").wantProblem(problem.EventNotFound)

@@ -52,6 +52,7 @@ type placement struct {
 	Former   []formerCells `json:"former"`
 	Keys     *keysPlace    `json:"keys"` // null: inserts with an idempotency key go where all others go
 	Past     cellSet       `json:"past"`
+	Asked    []askedCells  `json:"asked"`
 	Removed  bool          `json:"removed,omitzero"`
 
 	UpdatedAt time.Time `json:"updated_at"`
@@ -63,6 +64,12 @@ type formerCells struct {
 	Since time.Time `json:"since"`
 }
 
+type askedCells struct {
+	Cells cellSet   `json:"cells"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+}
+
 type keysPlace struct {
 	Cells cellSet   `json:"cells"`
 	Until time.Time `json:"until"`
@@ -72,6 +79,7 @@ func placementOf(p cell.Placement) placement {
 	out := placement{
 		Queue: p.Queue, Cells: cellSet(p.Cells), PlacedAt: p.PlacedAt, Past: cellSet(p.Past), Removed: p.IsRemoved, UpdatedAt: p.UpdatedAt, Version: p.Version,
 		Former: convert(p.Former, func(f cell.Former) formerCells { return formerCells{cellSet(f.Cells), f.Since} }),
+		Asked:  convert(p.Asked, func(a cell.Asked) askedCells { return askedCells{cellSet(a.Cells), a.Since, a.Until} }),
 	}
 	if p.KeysUntil != nil {
 		out.Keys = &keysPlace{cellSet(p.KeysCells), *p.KeysUntil}
@@ -198,6 +206,7 @@ type followedCell struct {
 type listPlacementsResponse struct {
 	Placements []placement    `json:"placements"`
 	Cells      []followedCell `json:"cells,omitzero"` // on the first page
+	KeptMS     int64          `json:"key_retention_ms"`
 	followed
 }
 
@@ -210,6 +219,6 @@ func (s *Server) listPlacements(r *http.Request, req listPlacementsRequest) (rep
 		cells = convert(page.Cells, func(f cell.Followed) followedCell { return followedCell(f) })
 	}
 	return reply{body: listPlacementsResponse{
-		convert(page.Placements, placementOf), cells, followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete},
+		convert(page.Placements, placementOf), cells, s.svc.KeyRetention().Milliseconds(), followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete},
 	}}, err
 }

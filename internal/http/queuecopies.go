@@ -10,7 +10,7 @@ import (
 )
 
 type queueCopyRequest struct {
-	Name string `path:"name" validate:"queue,unreserved" log:"queue"`
+	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 }
 
 // getQueueCopy returns what a queue is set to on this cell, for gateways, which have it be set so on others.
@@ -20,7 +20,7 @@ func (s *Server) getQueueCopy(r *http.Request, req queueCopyRequest) (reply, err
 }
 
 type putQueueCopyRequest struct {
-	Name   string     `path:"name" validate:"queue,unreserved" log:"queue"`
+	Name   string     `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	Policy bind.Value `json:"policy"`
 	Push   bind.Value `json:"push"`
 }
@@ -86,4 +86,19 @@ func (s *Server) putQueueCopy(r *http.Request, req putQueueCopyRequest) (reply, 
 	}
 	changed, err := s.cells.PutQueueCopy(r.Context(), req.Name, text)
 	return reply{body: putQueueCopyResponse{changed}}, err
+}
+
+type leaveKeysRequest struct {
+	Name string   `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	Keys []string `json:"keys" validate:"required,min=1,max=1000,dive,min=1,max=255"`
+}
+
+type leaveKeysResponse struct {
+	Events []*int64 `json:"events"` // in the order of the keys; null: none was inserted here under the key
+}
+
+// leaveKeys leaves idempotency keys to the cell that their queue is placed on now, for gateways, before they insert under them there.
+func (s *Server) leaveKeys(r *http.Request, req leaveKeysRequest) (reply, error) {
+	events, err := s.svc.LeaveKeys(r.Context(), req.Name, req.Keys)
+	return reply{body: leaveKeysResponse{events}}, err
 }

@@ -199,6 +199,7 @@ func (s *Server) routes() *router {
 	r.Put("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.putQueueCopy))
 	r.Get("/cell/owners", access.Admin, endpoint(s, lim, s.listOwnerCopies))
 	r.Put("/cell/owners", access.Admin, endpoint(s, batch, s.putOwnerCopies))
+	r.Post("/cell/queues/{name}/keys", access.Admin, endpoint(s, lim, s.leaveKeys))
 	r.Get("/cell/keys", access.Admin, endpoint(s, lim, s.listKeyCopies))
 	r.Put("/cell/keys", access.Admin, endpoint(s, batch, s.putKeyCopies))
 

@@ -20,6 +20,8 @@ var (
 	ErrInvalid = errors.New("invalid value")
 	// ErrUnrepresentable: PostgreSQL cannot hold a value as it is.
 	ErrUnrepresentable = errors.New("not representable in PostgreSQL")
+	// ErrKeyLeft: the idempotency key was left to another cell.
+	ErrKeyLeft = errors.New("the idempotency key was left to another cell")
 	// ErrKeyReused: the idempotency key stands for another request.
 	ErrKeyReused = errors.New("the idempotency key stands for another request")
 	// ErrIDsExhausted: the database has given out all the ids that it may; nothing was written.
@@ -61,6 +63,7 @@ var common = States{
 	"QD003": ErrInvalid,
 	"QD005": ErrKeyReused,
 	"QD064": ErrNotDeclared,
+	"QD074": ErrKeyLeft,
 	"22021": ErrUnrepresentable, // character_not_in_repertoire: not UTF-8
 	"22P05": ErrUnrepresentable, // untranslatable_character: \u0000
 	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text
@@ -141,7 +144,7 @@ func HasNoRoom(err error) bool {
 // Rejected reports whether a transaction of several operations wrote nothing because of one of them, or of another transaction: the
 // other operations may succeed without that one.
 func Rejected(err error) bool {
-	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || errors.Is(err, ErrNotDeclared) || LostRace(err) {
+	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || errors.Is(err, ErrKeyLeft) || errors.Is(err, ErrNotDeclared) || LostRace(err) {
 		return true
 	}
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)

@@ -449,6 +449,7 @@ var (
 	ErrRedriveNotFound = errors.New("no such redrive")                                // or it is about queues of others
 	ErrRedriveEnded    = errors.New("the redrive has ended")                          // it is done, was cancelled, or has failed
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
+	ErrKeyLeft         = pg.ErrKeyLeft                                                // the idempotency key was left to another cell, which the queue is placed on
 	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
 	ErrUnrepresentable = pg.ErrUnrepresentable                                        // PostgreSQL cannot hold the event as it is
 	ErrBadCursor       = pg.ErrBadCursor                                              // the cursor is not one that this listing returned

@@ -50,6 +50,17 @@ type operation struct {
 	err      error // why its committed result could not be read, or its commit was not confirmed; nil: it could, and was
 }
 
+// LeaveKeys leaves idempotency keys of a queue to another cell, which the queue is placed on now, but for those that stand for events here: it returns the ids of these, nil for
+// the others, in the order of the keys. Inserts here under the others fail with ErrKeyLeft from then on, for as long as keys are kept. It may be repeated. It fails with an *InvalidError.
+func (s *Service) LeaveKeys(ctx context.Context, queue string, keys []string) (events []*int64, err error) {
+	err = s.short(ctx, func(pool *pg.Pool) error {
+		rows, _ := pool.Query(ctx, `select event_id from agent_service.leave_keys($1, $2, $3)`, queue, keys, s.cfg.KeyRetention)
+		events, err = pgx.CollectRows(rows, pgx.RowTo[*int64])
+		return err
+	})
+	return events, wrap("leaving keys to another cell", err)
+}
+
 // Insert inserts all of events or, on any error, none; results are in the order of events. It fails with an *InvalidError, ErrKeyReused, an *UndeclaredError or
 // ErrUnrepresentable, with ErrOverloaded, and with ErrUnavailable or ctx's error when it is unknown whether the events were inserted.
 func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted, error) {

@@ -36,6 +36,7 @@
 --   QD071  the queue is not placed
 --   QD072  queues are on the cell, or were and may have events there still
 --   QD073  the cell is not listed
+--   QD074  the idempotency key was left to another cell
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)

@@ -379,6 +379,7 @@ declare
   _first_ids int8[];       -- of the events that the keys stand for
   _first_vts timestamptz[];
   _reused_key text;
+  _left_key text;
   _is_missing boolean;
   _resolved_delays interval[] = _delays; -- those by policies among them; a fingerprint has those that the request says
 begin
@@ -437,12 +438,16 @@ begin
         and (n.option ->> 'on_duplicate') is distinct from 'first'
         and not agent_private.is_same_request(i.fingerprint, i.event_id, i.vt, n.event, n.option, n.delay, n.vt)
       )
-    into _first_ids, _first_vts, _is_missing, _reused_key
+    , min(n.option ->> 'key') filter (where i.event_id = 0)
+    into _first_ids, _first_vts, _is_missing, _reused_key, _left_key
     from unnest(_queues, _scoped_keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
       as n (queue, key, fingerprint, event, option, delay, vt, ord)
     left join agent.idempotency i on i.queue = n.queue and i.key = n.key;
     exit when not _is_missing;
   end loop;
+  if _left_key is not null then
+    raise exception 'the idempotency key % was left to another cell', quote_literal(_left_key) using errcode = 'QD074';
+  end if;
   if _reused_key is not null then
     raise exception 'the idempotency key % stands for another event', quote_literal(_reused_key)
       using errcode = 'QD005', column = 'key', detail = 'stands for another event';
@@ -472,6 +477,49 @@ begin
   order by n.ord;
 end
 $func$;
+
+-- Leaves idempotency keys of a queue to the cell that it is placed on now, but for those that stand for events here, and returns the ids of these, null for the others, in the
+-- order of _keys. From then on and for _key_retention an insert under a key that was left raises QD074: it may come from a gateway that goes by an older placement. So of a key
+-- that is used on both cells at once either one knows of the other. A second call says the same. Raises QD003. For the service.
+create or replace function agent_service.leave_keys(_queue text, _keys text[], _key_retention interval)
+returns table (event_id int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+begin
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
+  if exists (select from unnest(_keys) as k (key) where not coalesce(length(k.key) between 1 and 255, false)) then
+    perform agent_private.raise_invalid('keys', 'must be of 1 to 255 characters each');
+  elsif not coalesce(_key_retention > interval '0', false) then
+    perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
+  end if;
+  insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at)
+  select distinct _queue, agent_private.unscoped_key(k.key), 'left', 0, _now, agent_private.add_utc(_now, _key_retention)
+  from unnest(_keys) as k (key)
+  order by 2 -- as inserts do, so that two calls cannot deadlock
+  on conflict (queue, key) do update
+  set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at
+  where i.expires_at <= clock_timestamp();
+
+  -- A separate statement, so that it sees rows that others committed while the one above waited for them.
+  return query
+  select nullif(i.event_id, 0)
+  from unnest(_keys) with ordinality as k (key, n)
+  left join agent.idempotency i on i.queue = _queue and i.key = agent_private.unscoped_key(k.key)
+  order by k.n;
+end
+$func$;
+
+-- A key without a scope as it is remembered: one that has the separator gets one in front, which no scope begins with. Inlined, like agent.receipt.
+create or replace function agent_private.unscoped_key(_key text)
+returns text
+language sql immutable parallel safe
+return case when _key like e'%\x1f%' then e'\x1f' else '' end || _key;
 
 -- A JSON value as text, the same for all values that jsonb holds equal. jsonb's text orders the members of objects already; only
 -- the zeros at the end of a fraction can differ.

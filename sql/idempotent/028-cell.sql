@@ -131,7 +131,7 @@ $func$;
 
 -- Places a queue on cells (null: on all that take new queues), for its new events, from now on. Cells that it was placed on before and is no more are remembered as
 -- former until agent.drain_placement() says that they are empty, and as past for good: history of the queue is there. Inserts with an idempotency key go where they went for _key_retention more, so that they meet those
--- before them; null: they follow at once. Placing it where it is changes nothing else. Raises QD070 if this is not home, QD003, and QD004 if the version of
+-- before them, and then those cells are asked for them first as long again (see agent_service.leave_keys()); null: they follow at once. Placing it where it is changes nothing else. Raises QD070 if this is not home, QD003, and QD004 if the version of
 -- the placement is none of _if_versions (null: any), if there is none and _if_exists, or if there is one and _if_absent.
 create or replace function agent.place_queue
 ( _queue text
@@ -155,6 +155,7 @@ declare
   _keys int2[];
   _until timestamptz;
   _past int2[];
+  _asked jsonb = '[]';
 begin
   perform agent_private.check_is_home();
   perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
@@ -188,7 +189,7 @@ begin
     insert into agent.placement as p (queue, cells, placed_at, updated_at)
     values (_queue, _sorted, _now, _now)
     on conflict on constraint placement_pkey do update
-    set cells = excluded.cells, past = _past, placed_at = _now, keys_cells = null, keys_until = null, removed_at = null, updated_at = _now;
+    set cells = excluded.cells, past = _past, placed_at = _now, keys_cells = null, keys_until = null, asked = '[]', removed_at = null, updated_at = _now;
   else
     -- Where keys go now, they stay.
     _keys = case when _before.keys_until > _now then _before.keys_cells else _before.cells end;
@@ -197,8 +198,16 @@ begin
     elsif _key_retention > interval '0' and _keys is distinct from _sorted then
       _until = agent_private.add_utc(_now, _key_retention);
     end if;
-    if _before.cells is not distinct from _sorted and (_until is not null or coalesce(_before.keys_until <= _now, true)) then
+    if _key_retention is not null then
+      _asked = (select coalesce(jsonb_agg(a.asked), '[]') from agent_private.live_asked(_before.asked, _now) as a (asked) where (a.asked ->> 'since')::timestamptz <= _now);
+    end if;
+    if _before.cells is not distinct from _sorted and (_until is not null or coalesce(_before.keys_until <= _now, true))
+      and (_key_retention is not null or not exists (select from agent_private.live_asked(_before.asked, _now)))
+    then
       return agent_private.placement_info(_before);
+    end if;
+    if _until is not null then -- five minutes more, as the clocks of gateways differ
+      _asked = _asked || jsonb_build_object('cells', to_jsonb(_keys), 'since', _until, 'until', agent_private.add_utc(_until, _key_retention + interval '5 minutes'));
     end if;
     if _sorted is null then
       delete from agent.former_cell f where f.queue = _queue;
@@ -209,7 +218,7 @@ begin
       on conflict on constraint former_cell_pkey do update set since = _now; -- all, once more
     end if;
     update agent.placement p
-    set cells = _sorted, past = _past, keys_cells = case when _until is not null then _keys end, keys_until = _until, updated_at = _now
+    set cells = _sorted, past = _past, keys_cells = case when _until is not null then _keys end, keys_until = _until, asked = _asked, updated_at = _now
     , placed_at = case when p.cells is distinct from _sorted then _now else p.placed_at end
     where p.queue = _queue;
   end if;
@@ -252,7 +261,7 @@ declare
   _floor int8;
 begin
   delete from agent.former_cell f where f.queue = _queue;
-  update agent.placement p set removed_at = _now, keys_cells = null, keys_until = null, updated_at = _now where p.queue = _queue;
+  update agent.placement p set removed_at = _now, keys_cells = null, keys_until = null, asked = '[]', updated_at = _now where p.queue = _queue;
   with pruned as
   ( delete from agent.placement p
     where p.queue in (select o.queue from agent.placement o where o.removed_at < _now - interval '1 day' order by o.removed_at limit 100)
@@ -356,6 +365,15 @@ begin
 end
 $func$;
 
+-- The elements of agent.placement.asked that are not over at a time, the earliest first.
+create or replace function agent_private.live_asked(_asked jsonb, _now timestamptz)
+returns setof jsonb
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select a.asked from jsonb_array_elements(_asked) with ordinality as a (asked, n) where (a.asked ->> 'until')::timestamptz > _now order by (a.asked ->> 'since')::timestamptz, a.n
+$func$;
+
 -- What may be shown of a placement. That keys stay is left out once that time is over.
 create or replace function agent_private.placement_info(_row agent.placement)
 returns agent.placement_info
@@ -372,6 +390,7 @@ as $func$
       ) as g (since, cells)
     )
   , case when k.is_live then _row.keys_cells end, case when k.is_live then _row.keys_until end, _row.past
+  , (select coalesce(jsonb_agg(a.asked), '[]') from agent_private.live_asked(_row.asked, clock_timestamp()) as a (asked))
   , _row.removed_at is not null, _row.updated_at, _row.version
   from (select coalesce(_row.keys_until > clock_timestamp(), false)) as k (is_live)
 $func$;

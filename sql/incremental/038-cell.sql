@@ -34,6 +34,7 @@ create table agent.placement
 , keys_cells int2[]                         -- where inserts with an idempotency key go until keys_until, as before; null: to all
 , keys_until timestamptz                    -- null: they go where all others go
 , past int2[] default '{}'                   -- in ascending order, that it was on before, whether they are former still or empty; null: all
+, asked jsonb not null default '[]'          -- [{"cells": [1, 2], "since": …, "until": …}]: that know keys still, and are asked for them in that time; cells are null for all
 , removed_at timestamptz                    -- the placement is gone, and stays for those who follow changes by their versions
 , updated_at timestamptz not null default clock_timestamp()
 , version int8 not null                     -- greater than that of every earlier change of any placement
@@ -81,6 +82,7 @@ create type agent.placement_info as
 , keys_cells int2[]                         -- null, with keys_until: all
 , keys_until timestamptz
 , past int2[]                               -- null: all
+, asked jsonb                               -- as in the table, those that are not over
 , is_removed boolean
 , updated_at timestamptz
 , version int8

@@ -80,6 +80,7 @@ var serviceErrors = []struct {
 	{webhook.ErrSealing, SealingUnavailable, "Secrets cannot be sealed or opened: set QUEUED_SECRET_KEY to the keys under which they were sealed, or to a new one, and put the source's secrets again."},
 	{webhook.ErrLookUps, Overloaded, "So many unknown sources were asked for that this one could not be looked up. Retry."},
 
+	{queue.ErrKeyLeft, KeyLeft, "The queue was placed on another cell, and the key is used there. Nothing was done; retry."},
 	{queue.ErrKeyReused, KeyReused, "The idempotency key was used for a different request. Use a new key for a new request."},
 	{queue.ErrUnrepresentable, Unrepresentable, "PostgreSQL cannot store a value of the request."},
 	{queue.ErrInvalid, ValidationFailed, "The database refused a value."},

@@ -83,6 +83,7 @@ var (
 	IDsExhausted         = Type{503, "ids_exhausted", "Ids exhausted"}
 	SourcePaused         = Type{503, "source_paused", "Source paused"}
 	SealingUnavailable   = Type{503, "sealing_unavailable", "Sealing unavailable"}
+	KeyLeft              = Type{503, "key_left", "Key left to another cell"}
 	NotReady             = Type{503, "not_ready", "Server not ready"}
 )
 
