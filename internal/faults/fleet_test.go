@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A fleet is cells, each with a database of its own, and gateways in front of them.
@@ -26,9 +27,15 @@ func startFleet(t *testing.T, b build, gateways int, databaseURLs ...string) *fl
 		list = append(list, fmt.Sprintf("%d=http://%s", number, cell.addr))
 	}
 	for range gateways {
-		f.gateways = append(f.gateways, startCommand(t, b.program(t), "gateway", "QUEUED_CELLS="+strings.Join(list, ",")))
+		f.addGateway(t, b, list...)
 	}
 	return f
+}
+
+// addGateway starts a gateway in front of cells, as QUEUED_CELLS lists them.
+func (f *fleet) addGateway(t *testing.T, b build, cells ...string) {
+	t.Helper()
+	f.gateways = append(f.gateways, startCommand(t, b.program(t), "gateway", "QUEUED_CELLS="+strings.Join(cells, ",")))
 }
 
 // newLoad returns a load through all gateways, which has not started and uses some queues that are placed on each cell.
@@ -46,11 +53,17 @@ func (f *fleet) newLoad(t *testing.T, l *ledger, queuesOnEach int) *load {
 	return d
 }
 
-// place places a queue on a cell, through the first gateway.
+// place places a queue on a cell, through the first gateway. What it returns again and again while a cell is away does not count.
 func (f *fleet) place(t *testing.T, queue string, cell int) {
 	t.Helper()
 	path := "/queues/" + queue + "/placement"
-	if status, answer := f.gateways[0].put(path, fmt.Sprintf(`{"cells":[%d]}`, cell)); status != http.StatusOK && status != http.StatusCreated {
-		t.Fatalf("PUT %s returned %d %s", path, status, answer)
+	for began := time.Now(); ; pause(50 * time.Millisecond) {
+		status, answer := f.gateways[0].ask(http.MethodPut, path, fmt.Sprintf(`{"cells":[%d]}`, cell))
+		if status == http.StatusOK || status == http.StatusCreated {
+			return
+		}
+		if time.Since(began) > startLimit || status < http.StatusInternalServerError && status != 0 {
+			t.Fatalf("PUT %s returned %d %s", path, status, answer)
+		}
 	}
 }

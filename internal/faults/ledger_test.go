@@ -96,6 +96,9 @@ func (l *ledger) inserting(n string) {
 func (l *ledger) inserted(n string, id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if before := l.inserts[n]; before != 0 && before != id && !l.lossy {
+		l.violations = append(l.violations, fmt.Sprintf("the insert of the event %s was answered with the id %d, and repeated with %d", n, before, id))
+	}
 	l.inserts[n] = id
 	if other, known := l.byID[id]; known && other != n {
 		l.violations = append(l.violations, fmt.Sprintf("the inserts %[2]s and %[3]s got the same id %[1]d", id, other, n))

@@ -155,6 +155,11 @@ func (d *load) finish(urls ...string) {
 		}
 		if time.Since(began) > limit {
 			d.ledger.violated("%d events are still in the queue %v after the last insert", left, limit)
+			for cell, url := range urls {
+				d.ledger.violated("database %d: %s", cell, query[string](d.t, url, `
+					select coalesce(string_agg(format('%s: %s, %s of them due', queue, n, due), '; '), 'none')
+					from (select queue, count(*) n, count(*) filter (where vt <= now()) due from agent.event where event ? 'n' group by queue) q`))
+			}
 			break
 		}
 	}
@@ -168,9 +173,13 @@ type client struct {
 	*load
 	rand *rand.Rand
 	slow []*lease // leases whose events are acked long after the leases have ended
+	kept []keyed  // inserts that are repeated later
 
 	unthrottled bool
 }
+
+// keyed is an insert with a key.
+type keyed struct{ n, path string }
 
 func (d *load) newClient(number uint64) *client {
 	return &client{load: d, rand: rand.New(rand.NewPCG(d.seed, number))}
@@ -277,23 +286,20 @@ func (c *client) insert(ctx context.Context) {
 			if status = c.call(calls, http.MethodPost, "/events"+c.inQueue(), map[string]any{"n": n}, &answer); status == http.StatusCreated {
 				c.ledger.inserted(n, answer.ID)
 			}
-		case chance < 8 || c.throughGateways: // with a key, repeated until the result is known
-			n, path := c.name(), "/events"+c.inQueue()
-			for began := time.Now(); time.Since(began) < startLimit; {
-				var answer struct{ ID int64 }
-				status = c.call(calls, http.MethodPost, path, map[string]any{"n": n}, &answer, "Idempotency-Key: "+n)
-				if status == http.StatusCreated || status == http.StatusOK {
-					c.ledger.inserted(n, answer.ID)
-					break
-				}
-				c.pause(calls, status)
-			}
+		case chance < 8: // with a key, repeated until the result is known
+			status = c.insertKeyed(calls, keyed{c.name(), "/events" + c.inQueue()})
+		case chance < 9 && len(c.kept) > 0: // and again, long after that
+			status = c.insertKeyed(calls, c.kept[c.rand.IntN(len(c.kept))])
 		default:
 			events := make([]map[string]any, 1+c.rand.IntN(10))
 			names := make([]string, len(events))
+			in := c.queue()
 			for i := range events {
 				names[i] = c.name()
 				events[i] = map[string]any{"event": map[string]any{"n": names[i]}}
+				if in != "" {
+					events[i]["queue"] = in
+				}
 			}
 			var answer struct{ IDs []int64 }
 			if status = c.call(calls, http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); status == http.StatusCreated {
@@ -306,12 +312,38 @@ func (c *client) insert(ctx context.Context) {
 	}
 }
 
-// inQueue returns the query of an insert into one of the load's queues.
-func (c *client) inQueue() string {
+// insertKeyed inserts an event with a key until the result is known, and returns the status of the answer.
+func (c *client) insertKeyed(ctx context.Context, k keyed) (status int) {
+	const most = 100 // that are kept
+	for began := time.Now(); time.Since(began) < startLimit; c.pause(ctx, status) {
+		var answer struct{ ID int64 }
+		status = c.call(ctx, http.MethodPost, k.path, map[string]any{"n": k.n}, &answer, "Idempotency-Key: "+k.n)
+		if status != http.StatusCreated && status != http.StatusOK {
+			continue
+		}
+		c.ledger.inserted(k.n, answer.ID)
+		if len(c.kept) < most && status == http.StatusCreated {
+			c.kept = append(c.kept, k)
+		}
+		break
+	}
+	return status
+}
+
+// queue returns one of the load's queues; empty: the default one.
+func (c *client) queue() string {
 	if len(c.queues) == 0 {
 		return ""
 	}
-	return "?queue=" + c.queues[c.rand.IntN(len(c.queues))]
+	return c.queues[c.rand.IntN(len(c.queues))]
+}
+
+// inQueue returns the query of an insert into one of the load's queues.
+func (c *client) inQueue() string {
+	if queue := c.queue(); queue != "" {
+		return "?queue=" + queue
+	}
+	return ""
 }
 
 func (c *client) work(ctx context.Context) {
@@ -321,8 +353,8 @@ func (c *client) work(ctx context.Context) {
 			"limit": 1 + c.rand.IntN(10), "wait": claimWait.String(), "invisible_for": leaseTime.String(), "max_attempts": 100000,
 			"order": []string{"fifo", "random"}[c.rand.IntN(2)],
 		}
-		if len(c.queues) > 0 {
-			body["queue"] = c.queues[c.rand.IntN(len(c.queues))]
+		if queue := c.queue(); queue != "" {
+			body["queue"] = queue
 		}
 		status := c.call(ctx, http.MethodPost, "/claim", body, &claim)
 		c.ledger.claimed(claim.Events)

@@ -39,8 +39,14 @@ type link struct {
 
 func newLink(t *testing.T, server *Server) *link {
 	t.Helper()
+	return newLinkTo(t, "postgres", server.Addr())
+}
+
+// newLinkTo is newLink to any address, of something with a name.
+func newLinkTo(t *testing.T, name, address string) *link {
+	t.Helper()
 	control := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
-	proxy := toxiproxy.NewProxy(control, "postgres", fmt.Sprintf("127.0.0.1:%d", freePort(t)), server.Addr())
+	proxy := toxiproxy.NewProxy(control, name, fmt.Sprintf("127.0.0.1:%d", freePort(t)), address)
 	if err := proxy.Start(); err != nil {
 		t.Fatal(err)
 	}

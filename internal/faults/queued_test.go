@@ -239,9 +239,9 @@ func (q *queued) get(path string, limit time.Duration) (status int, body string,
 	return send(req, limit)
 }
 
-// put is get with a method and a body of JSON.
-func (q *queued) put(path, body string) (status int, answer string) {
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodPut, "http://"+q.addr+path, strings.NewReader(body))
+// ask is get with a method and a body of JSON. Without a response the answer is why there is none.
+func (q *queued) ask(method, path, body string) (status int, answer string) {
+	req, err := http.NewRequestWithContext(context.Background(), method, "http://"+q.addr+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err.Error()
 	}
