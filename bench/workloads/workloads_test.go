@@ -94,6 +94,30 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 	}
 }
 
+func TestCellsAreMeasuredBesideOne(t *testing.T) {
+	t.Parallel()
+	const brief = 300 * time.Millisecond
+	cfg := short("", postgres(t).text)
+	cfg.Program = program
+	r, err := Run(t.Context(), cfg, &Cells{Cells: 2, Connections: 2, Batch: 5, Rounds: 2, Duration: brief, HistoryRows: 1000, HistoryRead: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"cells: 2 cells over one", "cells: page 1 of history over 2 cells over one", "cells: page 2 of history over 2 cells over one"} {
+		if !slices.ContainsFunc(r.Numbers, func(n *report.Number) bool { return n.Name == name }) {
+			t.Errorf("there is no number %q", name)
+		}
+	}
+	for _, result := range r.Results[:2] {
+		if b := result.Balance; len(result.Errors) > 0 || b == nil || b.Inserted == 0 || b.Inserted != b.Acked+b.Remaining {
+			t.Errorf("%s: %v, %+v", result.Label, result.Errors, b)
+		}
+		if result.Values["gateway_us_per_event"] <= 0 || result.Values["postgresql_0_cores"] <= 0 {
+			t.Errorf("%s: %v", result.Label, result.Values)
+		}
+	}
+}
+
 func TestSingleFillsTheReport(t *testing.T) {
 	t.Parallel()
 	db := emptyDatabase(t)
