@@ -242,7 +242,9 @@ type drained struct {
 
 func drainedFields(d drained) [][2]string {
 	return [][2]string{
-		{"cell", strconv.Itoa(d.Cell)}, {"queues moved", strconv.Itoa(d.Moved)}, {"queues with events there", strconv.FormatInt(d.Left, 10)},
+		{"cell", strconv.Itoa(d.Cell)},
+		{"queues moved", strconv.Itoa(d.Moved)},
+		{"queues with events there", strconv.FormatInt(d.Left, 10)},
 		{"schedules there", strconv.Itoa(d.Schedules)},
 	}
 }

@@ -149,7 +149,7 @@ func (g *Gateway) setListed(ctx context.Context, list []listed) {
 			continue
 		}
 		if byNumber[l.Cell] = before.byNumber[l.Cell]; byNumber[l.Cell] == nil || byNumber[l.Cell].url.String() != base.String() {
-			byNumber[l.Cell] = newCell(&g.cfg, l.Cell, base, g.drain)
+			byNumber[l.Cell] = newCell(&g.cfg, l.Cell, base, g.drain) //nolint:contextcheck // it lives longer
 		}
 	}
 	for number, at := range byNumber {

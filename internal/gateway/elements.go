@@ -272,7 +272,7 @@ func (s shares) numbers() []int {
 
 // missing returns the numbers of the cells that have not answered for some of their elements.
 func (s shares) missing() []int {
-	return shares(slices.DeleteFunc(slices.Clone(s), func(one *share) bool { return !one.isMissing })).numbers()
+	return slices.DeleteFunc(slices.Clone(s), func(one *share) bool { return !one.isMissing }).numbers()
 }
 
 // listNumbers writes numbers as a sentence has them: "0, 2 and 5".

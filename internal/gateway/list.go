@@ -98,7 +98,7 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 	if err != nil {
 		return nil //nolint:nilerr // home says it
 	}
-	at := newCell(&g.cfg, number, base, g.drain)
+	at := newCell(&g.cfg, number, base, g.drain) //nolint:contextcheck // calls of it have contexts of their own
 	defer at.transport.CloseIdleConnections()
 	err = at.verify(r.Context())
 	switch wrong, isWrong := errors.AsType[*wrongCellError](err); {

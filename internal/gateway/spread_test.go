@@ -270,7 +270,7 @@ func TestClaimOfASpreadQueueWhoseClientGoesLeavesNothing(t *testing.T) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		if resp, err := e.client.Do(e.request(http.MethodPost, "/claim", `{"queue":"wide","limit":7,"wait":"60s"}`).WithContext(ctx)); err == nil {
+		if resp, err := e.client.Do(e.request(http.MethodPost, "/claim", `{"queue":"wide","limit":7,"wait":"60s"}`).WithContext(ctx)); err == nil { //nolint:contextcheck // it is replaced
 			_ = resp.Body.Close()
 			t.Error("the claim was answered")
 		}

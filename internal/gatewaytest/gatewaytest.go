@@ -105,7 +105,7 @@ func used(tb testing.TB, registry *prometheus.Registry) (n int) {
 
 func isReady(tb testing.TB, listener *httptest.Server) bool {
 	tb.Helper()
-	response, err := listener.Client().Get(listener.URL + "/readyz") //nolint:noctx // of this process
+	response, err := listener.Client().Get(listener.URL + "/readyz")
 	if err != nil {
 		tb.Fatal(fmt.Errorf("asking the gateway whether it is ready: %w", err))
 	}

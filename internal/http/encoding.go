@@ -142,7 +142,8 @@ func (p eventPage) appendJSON(b []byte) []byte {
 		if p.Cursors != nil {
 			o := object(b[:len(b)-1])
 			o.text("cursor", p.Cursors[i])
-			b = append(o, '}')
+			o = append(o, '}')
+			b = o
 		}
 	}
 	b = append(b, `],"next":`...)
