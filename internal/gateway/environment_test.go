@@ -151,13 +151,16 @@ func (f *fakeCell) claimForwarded(w http.ResponseWriter, r *http.Request) bool {
 	}
 	text, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(text))
-	var claim struct{ Queue string }
+	var claim struct{ Queue, Wait string }
 	if json.Unmarshal(text, &claim) != nil || !strings.HasPrefix(claim.Queue, "queued.forward.") {
 		return false
 	}
+	wait, _ := time.ParseDuration(claim.Wait)
 	select {
 	case events := <-f.waiting[claim.Queue]:
 		_, _ = io.WriteString(w, events)
+	case <-time.After(wait):
+		_, _ = io.WriteString(w, `{"events":[]}`)
 	case <-r.Context().Done():
 	}
 	return true
