@@ -25,13 +25,14 @@ type fleet struct {
 	command []string // that starts a gateway
 }
 
-// startFleet starts two cells and a gateway.
-func startFleet(t *testing.T) *fleet {
+// startFleet starts two cells, with more settings, and a gateway.
+func startFleet(t *testing.T, settings ...string) *fleet {
 	t.Helper()
 	f := &fleet{}
 	var list []string
 	for number := range 2 {
-		cell := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, fmt.Sprintf("QUEUED_CELL=%d", number), "QUEUED_API_KEY="+keyOfCells, "QUEUED_ACCESS_LOG=all", "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
+		cell := serve(t, nil, append(settings, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, fmt.Sprintf("QUEUED_CELL=%d", number), "QUEUED_API_KEY="+keyOfCells, "QUEUED_ACCESS_LOG=all",
+			"QUEUED_SECRET_KEY=a-key-that-seals-secrets")...)
 		cell.wantReady()
 		f.cells = append(f.cells, cell)
 		list = append(list, fmt.Sprintf("%d=http://%s", number, cell.addr))
