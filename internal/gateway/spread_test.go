@@ -267,10 +267,11 @@ func TestClaimOfASpreadQueueWhoseClientGoesLeavesNothing(t *testing.T) {
 		claimable(f)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	claim := e.request(http.MethodPost, "/claim", `{"queue":"wide","limit":7,"wait":"60s"}`).WithContext(ctx)
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		if resp, err := e.client.Do(e.request(http.MethodPost, "/claim", `{"queue":"wide","limit":7,"wait":"60s"}`).WithContext(ctx)); err == nil { //nolint:contextcheck // it is replaced
+		if resp, err := e.client.Do(claim); err == nil {
 			_ = resp.Body.Close()
 			t.Error("the claim was answered")
 		}
