@@ -144,10 +144,11 @@ func TestOverviewOverCellsIsThatOfOneServerInEachOrder(t *testing.T) {
 		Failed int      `json:"failed"`
 		Age    *float64 `json:"oldest_ready_age_ms"`
 	}
+	isOlder := func(a, b queueFigures) bool { return b.Age == nil || a.Age != nil && *a.Age >= *b.Age }
 	orders := map[string]func(a, b queueFigures) bool{ // whether a may stand before b
-		"failed":  func(a, b queueFigures) bool { return a.Failed >= b.Failed },
+		"failed":  func(a, b queueFigures) bool { return a.Failed > b.Failed || a.Failed == b.Failed && isOlder(a, b) },
 		"waiting": func(a, b queueFigures) bool { return a.Ready >= b.Ready },
-		"oldest":  func(a, b queueFigures) bool { return b.Age == nil || a.Age != nil && *a.Age >= *b.Age },
+		"oldest":  isOlder,
 		"name":    func(a, b queueFigures) bool { return a.Queue < b.Queue },
 	}
 	var fakes []*fakeCell
