@@ -85,7 +85,7 @@ func (c *gatewayStartCmd) serve(ctx context.Context, reader *settingsReader, log
 		}
 		cert.Register(config.Registry)
 	}
-	g, err := gateway.New(config) //nolint:contextcheck // its contexts are those of the gateway
+	g, err := gateway.New(config) //nolint:contextcheck // each request has its own
 	if err != nil {
 		_ = listener.Close()
 		return err
