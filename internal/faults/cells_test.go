@@ -46,7 +46,7 @@ func cellsDisturbed(t *testing.T, b build, l *ledger, rounds int) {
 	f := startFleet(t, b, 1, servers[0].URL(), servers[1].URL())
 	links := []*link{newLinkTo(t, "cell 0", f.cells[0].addr), newLinkTo(t, "cell 1", f.cells[1].addr)}
 	f.addGateway(t, b, "0=http://"+links[0].proxy.Listen, "1=http://"+links[1].proxy.Listen)
-	d := f.newLoad(t, l, 2)
+	d := f.newLoad(t, l)
 	d.start()
 	// What is written when the process is stopped is committed and not answered.
 	stopAndKill := func(q *queued) {
@@ -106,7 +106,7 @@ func queuesMoved(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	servers := []*Server{Start(t, Config{}), Start(t, Config{})}
 	f := startFleet(t, b, 2, servers[0].URL(), servers[1].URL())
-	d := f.newLoad(t, l, 2)
+	d := f.newLoad(t, l)
 	on := []int{0, 0, 1, 1} // the cells of the queues
 	d.start()
 	for round := range rounds {
@@ -131,7 +131,7 @@ func gatewaysOfDifferentAges(t *testing.T, b build, l *ledger, rounds int) {
 	f := startFleet(t, b, 1, servers[0].URL(), servers[1].URL(), servers[2].URL())
 	home := newLinkTo(t, "home", f.cells[0].addr)
 	f.addGateway(t, b, "0=http://"+home.proxy.Listen, "1=http://"+f.cells[1].addr, "2=http://"+f.cells[2].addr)
-	d := f.newLoad(t, l, 2)
+	d := f.newLoad(t, l)
 	d.queues = d.queues[2:] // those of home cannot be reached through the gateway
 	on := []int{1, 1, 2, 2}
 	d.awaitKnown(f.gateways[1])

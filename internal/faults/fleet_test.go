@@ -38,13 +38,13 @@ func (f *fleet) addGateway(t *testing.T, b build, cells ...string) {
 	f.gateways = append(f.gateways, startCommand(t, b.program(t), "gateway", "QUEUED_CELLS="+strings.Join(cells, ",")))
 }
 
-// newLoad returns a load through all gateways, which has not started and uses some queues that are placed on each cell.
-func (f *fleet) newLoad(t *testing.T, l *ledger, queuesOnEach int) *load {
+// newLoad returns a load through all gateways, which has not started and uses two queues that are placed on each cell.
+func (f *fleet) newLoad(t *testing.T, l *ledger) *load {
 	t.Helper()
 	d := newLoad(t, l, f.gateways...)
 	d.throughGateways = true
 	for cell := range f.cells {
-		for i := range queuesOnEach {
+		for i := range 2 {
 			queue := fmt.Sprintf("queue-%d-%d", cell, i)
 			f.place(t, queue, cell)
 			d.queues = append(d.queues, queue)

@@ -278,7 +278,7 @@ func (c *client) insert(ctx context.Context) {
 	// An insert that is running when the load ends is completed.
 	calls := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
-		status := 0
+		var status int
 		switch chance := c.rand.IntN(10); {
 		case chance < 6:
 			n := c.name()

@@ -28,7 +28,7 @@ func patroniCells(fault func(c *cluster, d *load, cell int) (restart func())) sc
 				c.exec(b.setting)
 			}
 		}
-		d := f.newLoad(t, l, 2)
+		d := f.newLoad(t, l)
 		d.start()
 		var longest time.Duration
 		for i := range rounds {

@@ -21,9 +21,6 @@ const (
 var differences = []difference{
 	{suite: suiteHTTP, test: "TestConnectionResetDuringAClaimLosesNothing", why: "the cell's log says that the answer was delivered, which was delivered to the gateway: the lease of a claim whose client goes at that moment lasts until its end", notRun: true},
 	{suite: suiteHTTP, test: "TestClientThatDoesNotReadIsClosedAndDelaysNobody", why: "the gateway reads for the client what fits into its buffers, and gives the client up after its own limit of 30 s", notRun: true},
-	{suite: suiteHTTP, test: "TestStreamThatIsNotReadOverHTTP2IsEndedAndLeavesTheConnectionToOthers", why: "as the one before, with the buffers of HTTP/2", notRun: true},
-	{suite: suiteHTTP, test: "TestBodiesOfAllRequestsTakeNoMoreThanTheirBudget", why: "the gateway holds what the sender has not completed in buffers of its connections, and the cell has none of it", notRun: true},
-	{suite: suiteHTTP, test: "TestUnverifiedBodiesShutNobodyOut", why: "the same, for bodies of webhooks", notRun: true},
 	{suite: suiteHTTP, test: "TestCallsThatNeedAnIDSayThatThereAreNone", why: "the server is another cell than home, which a gateway cannot be without"},
 	{suite: suiteHTTP, test: "TestCellSaysWhichIDsItGivesOut", why: "the same"},
 	{suite: suiteHTTP, test: "TestIDsAtTheEndsOfACellWorkEverywhere", why: "the same"},
