@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -105,13 +106,13 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 			refuseCaller(w, r)
 		}
 	})
-	f.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if f.claimForwarded(w, r) {
 			return
 		}
 		f.mu.Lock()
 		frozen := f.isFrozen
-		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/owners", "/cell/queues", "/placements"}, r.URL.Path) {
+		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/owners", "/cell/queues", "/placements"}, r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/cell/queues/") {
 			f.seen = append(f.seen, r.Method+" "+r.URL.Path)
 		}
 		f.mu.Unlock()
@@ -128,11 +129,32 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 		}
 		f.mux.ServeHTTP(w, r)
 	}))
+	f.server.Listener = listenApart(t)
+	f.server.Start()
 	t.Cleanup(func() {
 		f.server.CloseClientConnections()
 		f.server.Close()
 	})
 	return f
+}
+
+// addresses are how many listenApart has given out.
+var addresses atomic.Uint32
+
+// listenApart listens on a loopback address of its own: the port of a cell that a test has closed must not become that of a cell of another test, whose gateway would find
+// it there. Systems that have one loopback address alone go without.
+func listenApart(t *testing.T) net.Listener {
+	t.Helper()
+	n := addresses.Add(1)
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", fmt.Sprintf("127.1.%d.%d:0", n>>8, n&255))
+	if err != nil {
+		listener, err = config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
 }
 
 // refuseCaller answers as a server does that does not know the key.
