@@ -42,24 +42,20 @@ func redirect(w http.ResponseWriter, path string) {
 
 // newPages returns the handler of the pages, whose calls of the API the routes answer.
 func (s *Server) newPages(routes *chi.Mux) *pages.Handler {
-	return pages.New(pages.Config{
-		Call: func(w http.ResponseWriter, r *http.Request, grant *access.Grant) { s.callWithin(routes, w, r, grant) },
-		Identify: func(r *http.Request, grant *access.Grant) {
-			l := logOf(r)
-			l.grant = grant
-			if grant != nil && grant.KeyID != "" {
-				l.add("key", grant.KeyID)
+	cfg := pages.Config{
+		Call: func(w http.ResponseWriter, r *http.Request, viewer pages.Viewer) {
+			var grant *access.Grant
+			if v, ok := viewer.(pageViewer); ok {
+				grant = v.grant
 			}
+			s.callWithin(routes, w, r, grant)
 		},
-		Count: func(err error) {
-			if err == nil {
-				s.metrics.accepted.Inc()
-			} else {
-				s.metrics.keys.WithLabelValues(refusalOf(err)).Inc()
-			}
-		},
-		Access: s.access, Draining: s.drained, Version: s.version.Version, HidePayloads: s.cfg.HidePayloads, Logger: s.log,
-	})
+		Draining: s.drained, Version: s.version.Version, HidePayloads: s.cfg.HidePayloads, Logger: s.log,
+	}
+	if s.access != nil {
+		cfg.Door = pageDoor{s}
+	}
+	return pages.New(cfg)
 }
 
 // callWithin answers a call of the API that a page makes, in the name of the bearer of a grant. The request of the page has the line in the log, and

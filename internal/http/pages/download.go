@@ -45,7 +45,7 @@ func (h *Handler) download(from source, parameters ...string) http.HandlerFunc {
 		call.Header.Set("Accept", "*/*")
 		call.Header.Del("Cookie")
 		answer := &downloadWriter{w: w, header: make(http.Header)}
-		h.cfg.Call(answer, call, v.grant)
+		h.cfg.Call(answer, call, v.viewer)
 		if answer.refused != nil {
 			return answer.problem()
 		}

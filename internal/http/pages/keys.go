@@ -25,7 +25,7 @@ func listKeys(v *visit) (view, error) {
 
 // newKey is the form of a new key.
 func newKey(v *visit) (view, error) {
-	form := &ui.KeyForm{Nonce: rand.Text(), IsFirst: v.grant != nil && v.grant.IsOpen}
+	form := &ui.KeyForm{Nonce: rand.Text(), IsFirst: v.isOpen()}
 	if form.IsFirst {
 		form.AccessKey.Scopes = []string{client.ScopeAdmin}
 	}
@@ -38,7 +38,7 @@ func showKey(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	form := &ui.KeyForm{AccessKey: k, Nonce: rand.Text(), IsOwn: v.grant != nil && v.grant.KeyID == k.ID}
+	form := &ui.KeyForm{AccessKey: k, Nonce: rand.Text(), IsOwn: v.isOwnKey(k.ID)}
 	return view{name: "key", title: k.Name, nav: "keys", isLive: true, body: form}, nil
 }
 
@@ -59,7 +59,7 @@ func createKey(v *visit) (view, error) {
 	if !expires.IsZero() && !expires.After(time.Now()) {
 		return view{}, invalid("expires", "is over; leave it empty for a key that does not expire")
 	}
-	isFirst := v.grant != nil && v.grant.IsOpen
+	isFirst := v.isOpen()
 	k, err := v.api.CreateKey(v.r.Context(), client.NewKey{
 		Name: v.form.Get("name"), Scopes: v.form["scope"], Queues: queues, Topics: topics, ExpiresAt: expires, RateLimit: limit,
 	})
@@ -135,7 +135,7 @@ func confirmRevoke(v *visit) (view, error) {
 	default:
 		consequence += " The key was last used at " + k.LastUsedAt.UTC().Format("2006-01-02 15:04 UTC") + "."
 	}
-	if v.grant != nil && v.grant.KeyID == k.ID {
+	if v.isOwnKey(k.ID) {
 		consequence += " It is the key that you are logged in with: you will be logged out."
 	}
 	isLast, err := v.isLastAdmin(k)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/ui"
 )
@@ -43,7 +42,7 @@ type hub struct {
 	// views are the pages that somebody has open. Each has a goroutine, which ends with its last viewer.
 	views map[viewKey]*openView
 	// keys are the keys with open pages, by their rights. Where no key is needed, there is one.
-	keys map[*access.Grant]*openKey
+	keys map[any]*openKey
 }
 
 // An openKey is what the open pages of a key share.
@@ -53,10 +52,10 @@ type openKey struct {
 	turn chan struct{}
 }
 
-// A viewKey names a page with the rights of those who look at it. Grants are compared by identity: a key that is changed has another one.
+// A viewKey names a page with the rights of those who look at it: see Viewer.Rights.
 type viewKey struct {
-	grant *access.Grant
-	path  string
+	rights any
+	path   string
 }
 
 // An openView is a page that somebody has open.
@@ -75,30 +74,31 @@ type openView struct {
 }
 
 func newHub(h *Handler) *hub {
-	return &hub{h: h, slots: make(chan struct{}, liveSlots), views: make(map[viewKey]*openView), keys: make(map[*access.Grant]*openKey)}
+	return &hub{h: h, slots: make(chan struct{}, liveSlots), views: make(map[viewKey]*openView), keys: make(map[any]*openKey)}
 }
 
 var errTooManyViews = problem(http.StatusServiceUnavailable, "Too many open pages", "The page is not live: too many different pages are open. It can be loaded again.")
 
 // join adds a viewer to a page. The caller calls leave when it has gone.
-func (b *hub) join(key viewKey, r *http.Request) (v *openView, leave func(), err error) {
+func (b *hub) join(viewer Viewer, path string, r *http.Request) (v *openView, leave func(), err error) {
+	key := viewKey{rightsOf(viewer), path}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v = b.views[key]
 	if v == nil {
-		of := b.keys[key.grant]
+		of := b.keys[key.rights]
 		if of == nil {
 			of = &openKey{turn: make(chan struct{}, 1)}
 		}
-		if len(b.views) >= maxViews || key.grant != nil && of.views >= maxViewsOfKey {
+		if len(b.views) >= maxViews || key.rights != nil && of.views >= maxViewsOfKey {
 			return nil, nil, errTooManyViews
 		}
-		b.keys[key.grant] = of
+		b.keys[key.rights] = of
 		of.views++
 		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // it serves the viewers that come later, too
 		v = &openView{cancel: cancel, parts: map[string]string{}, changed: map[string]int{}, news: make(chan struct{})}
 		b.views[key] = v
-		go b.run(ctx, key, of, v, r)
+		go b.run(ctx, key.path, of, v, r, viewer)
 	}
 	v.viewers++
 	return v, func() {
@@ -107,24 +107,24 @@ func (b *hub) join(key viewKey, r *http.Request) (v *openView, leave func(), err
 		if v.viewers--; v.viewers == 0 {
 			v.cancel()
 			delete(b.views, key)
-			if of := b.keys[key.grant]; of.views > 1 {
+			if of := b.keys[key.rights]; of.views > 1 {
 				of.views--
 			} else {
-				delete(b.keys, key.grant)
+				delete(b.keys, key.rights)
 			}
 		}
 	}, nil
 }
 
 // run looks at a page again and again until ctx ends.
-func (b *hub) run(ctx context.Context, key viewKey, of *openKey, v *openView, first *http.Request) {
+func (b *hub) run(ctx context.Context, path string, of *openKey, v *openView, first *http.Request, viewer Viewer) {
 	for {
 		next := time.Now().Add(liveInterval)
 		if !b.takeSlot(ctx, of) {
 			return
 		}
 		began := time.Now()
-		b.look(ctx, key, v, first)
+		b.look(ctx, path, v, first, viewer)
 		time.AfterFunc(restAfter(time.Since(began)), func() { <-b.slots })
 		select {
 		case <-ctx.Done():
@@ -154,8 +154,8 @@ func (b *hub) takeSlot(ctx context.Context, of *openKey) bool {
 func restAfter(took time.Duration) time.Duration { return min(liveRest*took, maxLiveRest) }
 
 // look renders a page, and notes which parts are not as they were.
-func (b *hub) look(ctx context.Context, key viewKey, v *openView, first *http.Request) {
-	parts, failed := b.render(ctx, key, first)
+func (b *hub) look(ctx context.Context, path string, v *openView, first *http.Request, viewer Viewer) {
+	parts, failed := b.render(ctx, path, first, viewer)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.look++
@@ -173,7 +173,7 @@ func (b *hub) look(ctx context.Context, key viewKey, v *openView, first *http.Re
 }
 
 // render returns the parts of a page that change, or why it cannot be read.
-func (b *hub) render(ctx context.Context, key viewKey, first *http.Request) (parts map[string]string, failed *ui.Problem) {
+func (b *hub) render(ctx context.Context, path string, first *http.Request, viewer Viewer) (parts map[string]string, failed *ui.Problem) {
 	ctx, cancel := context.WithTimeout(ctx, renderTimeout)
 	defer cancel()
 	defer func() { // a fault of one page ends neither the process nor the other pages
@@ -182,11 +182,11 @@ func (b *hub) render(ctx context.Context, key viewKey, first *http.Request) (par
 			failed = problemOf(problem(http.StatusInternalServerError, "Internal error", "The log of the server has the reason."))
 		}
 	}()
-	target, err := url.Parse(Prefix + key.path)
+	target, err := url.Parse(Prefix + path)
 	if err != nil || !strings.HasPrefix(target.Path, Prefix) {
 		return nil, problemOf(problem(http.StatusBadRequest, "No such page", "The page of the stream is not a path."))
 	}
-	seen := &rendered{grant: key.grant}
+	seen := &rendered{viewer: viewer}
 	ctx = context.WithValue(ctx, renderedKey{}, seen)
 	ctx = context.WithValue(ctx, chi.RouteCtxKey, chi.NewRouteContext())
 	r := first.Clone(ctx)
@@ -204,7 +204,7 @@ type renderedKey struct{}
 
 // rendered is a page that is rendered for a hub.
 type rendered struct {
-	grant   *access.Grant // the rights of the viewers
+	viewer  Viewer      // one of those who look at it
 	problem *ui.Problem   // why it could not be read; nil: it could
 }
 
@@ -262,7 +262,7 @@ func (v *openView) since(known int) (event []byte, then int, next <-chan struct{
 
 // serveLive answers with a stream of Server-Sent Events that says which parts of a page have changed.
 func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
-	grant, err := h.admit(r)
+	viewer, err := h.admit(r)
 	out := &eventWriter{w: w, control: http.NewResponseController(w)}
 	out.begin()
 	if r.Method == http.MethodHead { // nothing of the stream would be sent, and it would not end
@@ -276,9 +276,13 @@ func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
 		_ = out.send("problem", problemOf(err))
 		return
 	}
-	ctx, stop := grant.Watch(r.Context())
-	defer stop()
-	v, leave, err := h.live.join(viewKey{grant.OfKey(), r.URL.Query().Get("page")}, r)
+	ctx := r.Context()
+	if viewer != nil {
+		watched, stop := viewer.Watch(ctx)
+		defer stop()
+		ctx = watched
+	}
+	v, leave, err := h.live.join(viewer, r.URL.Query().Get("page"), r)
 	if err != nil {
 		_ = out.send("problem", problemOf(err))
 		return

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-
-	"github.com/queued/queued/internal/access"
 )
 
 func TestOpenPagesRestNoLongerThanTheDatabaseNeeds(t *testing.T) {
@@ -31,10 +29,19 @@ func testHub(mux *chi.Mux) *hub {
 	return h.live
 }
 
+// A testViewer has the rights of a key that no other one has.
+type testViewer struct {
+	Viewer
+	key string
+}
+
+// Rights implements Viewer.
+func (v *testViewer) Rights() any { return v.key }
+
 // open has a viewer join a page for the length of the test.
-func (b *hub) open(t *testing.T, grant *access.Grant, path string) error {
+func (b *hub) open(t *testing.T, viewer Viewer, path string) error {
 	t.Helper()
-	_, leave, err := b.join(viewKey{grant, path}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, Prefix+"live", http.NoBody))
+	_, leave, err := b.join(viewer, path, httptest.NewRequestWithContext(t.Context(), http.MethodGet, Prefix+"live", http.NoBody))
 	if err == nil {
 		t.Cleanup(leave)
 	}
@@ -53,7 +60,7 @@ func TestManySlowPagesOfAKeyDoNotHoldUpThoseOfOthers(t *testing.T) {
 		}
 	})
 	mux.Get(Prefix+"quick", func(http.ResponseWriter, *http.Request) { quick <- struct{}{} })
-	b, slow := testHub(mux), new(access.Grant)
+	b, slow := testHub(mux), &testViewer{key: "slow"}
 	for n := range 40 {
 		if err := b.open(t, slow, "slow/"+strconv.Itoa(n)); err != nil {
 			t.Fatal(err)
@@ -62,7 +69,7 @@ func TestManySlowPagesOfAKeyDoNotHoldUpThoseOfOthers(t *testing.T) {
 	for range liveSlots {
 		<-began
 	}
-	if err := b.open(t, new(access.Grant), "quick"); err != nil {
+	if err := b.open(t, &testViewer{key: "quick"}, "quick"); err != nil {
 		t.Fatal(err)
 	}
 	for range liveSlots + 2 { // with one of the slow key that waits before it, and one more
@@ -77,7 +84,7 @@ func TestManySlowPagesOfAKeyDoNotHoldUpThoseOfOthers(t *testing.T) {
 
 func TestNoKeyTakesThePlacesOfAllOpenPages(t *testing.T) {
 	t.Parallel()
-	b, greedy := testHub(chi.NewRouter()), new(access.Grant)
+	b, greedy := testHub(chi.NewRouter()), &testViewer{key: "greedy"}
 	for n := range maxViewsOfKey {
 		if err := b.open(t, greedy, strconv.Itoa(n)); err != nil {
 			t.Fatalf("page %d: %v", n, err)
@@ -89,16 +96,16 @@ func TestNoKeyTakesThePlacesOfAllOpenPages(t *testing.T) {
 	if err := b.open(t, greedy, "1"); err != nil {
 		t.Errorf("one more viewer of an open page: %v", err)
 	}
-	if err := b.open(t, new(access.Grant), "page"); err != nil {
+	if err := b.open(t, &testViewer{key: "another"}, "page"); err != nil {
 		t.Errorf("a page of another key: %v", err)
 	}
 }
 
 func TestPlacesOfClosedPagesAreFree(t *testing.T) {
 	t.Parallel()
-	b, grant := testHub(chi.NewRouter()), new(access.Grant)
+	b, viewer := testHub(chi.NewRouter()), &testViewer{key: "key"}
 	for n := range maxViewsOfKey + 1 {
-		_, leave, err := b.join(viewKey{grant, strconv.Itoa(n)}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, Prefix+"live", http.NoBody))
+		_, leave, err := b.join(viewer, strconv.Itoa(n), httptest.NewRequestWithContext(t.Context(), http.MethodGet, Prefix+"live", http.NoBody))
 		if err != nil {
 			t.Fatalf("page %d: %v", n, err)
 		}

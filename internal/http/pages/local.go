@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/client"
-	"github.com/queued/queued/internal/access"
 )
 
 // statisticsAge is how old an answer may be that several viewers of a page share: what is counted is counted once in this time, however many look, and so is what
@@ -21,11 +20,11 @@ const statisticsAge = 2 * time.Second
 // maxCached bounds the answers in a readCache, in bytes. Beyond it they are forgotten.
 const maxCached = 32 << 20
 
-// clientFor returns a client of the API that calls in the name of the bearer of a grant, from the request r.
-func (h *Handler) clientFor(r *http.Request, grant *access.Grant) *client.Client {
+// clientFor returns a client of the API that calls in the name of a viewer, from the request r.
+func (h *Handler) clientFor(r *http.Request, viewer Viewer) *client.Client {
 	c, err := client.New(client.Config{
 		URL: "http://queued.internal", RetryFor: -1, Timeout: -1, UserAgent: "queued-ui",
-		HTTPClient: &http.Client{Transport: &local{h: h, origin: r, grant: grant}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		HTTPClient: &http.Client{Transport: &local{h: h, origin: r, viewer: viewer}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	})
 	if err != nil {
 		panic(err) // the configuration is a constant
@@ -37,13 +36,13 @@ func (h *Handler) clientFor(r *http.Request, grant *access.Grant) *client.Client
 type local struct {
 	h      *Handler
 	origin *http.Request // of the page
-	grant  *access.Grant
+	viewer Viewer
 }
 
 // RoundTrip implements http.RoundTripper.
 func (l *local) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet && (renderedFor(l.origin) != nil || isStatistics(r.URL.Path)) {
-		return l.h.reads.get(r, l.grant, l.call)
+		return l.h.reads.get(r, rightsOf(l.viewer), l.call)
 	}
 	return l.call(r)
 }
@@ -74,7 +73,7 @@ func (l *local) call(r *http.Request) (resp *http.Response, err error) {
 	}
 	defer func() { _ = r.Body.Close() }()
 	answer := &recorder{header: make(http.Header), status: http.StatusOK}
-	l.h.cfg.Call(answer, r, l.grant)
+	l.h.cfg.Call(answer, r, l.viewer)
 	return answerOf(r, answer.status, answer.header, answer.body.Bytes()), nil
 }
 
@@ -117,10 +116,10 @@ type readCache struct {
 	size    int // of all bodies
 }
 
-// A readKey names an answer: grants are compared by identity, and a key that is changed has another one.
+// A readKey names an answer, with the rights of those who may have it: see Viewer.Rights.
 type readKey struct {
-	grant *access.Grant
-	url   string
+	rights any
+	url    string
 }
 
 // A readAnswer is being read until done is closed.
@@ -146,8 +145,8 @@ func (c *readCache) clear() {
 }
 
 // get returns the answer of a request, from memory if it is young enough. Requests for the same that come meanwhile wait for one answer.
-func (c *readCache) get(r *http.Request, grant *access.Grant, call func(*http.Request) (*http.Response, error)) (*http.Response, error) {
-	key := readKey{grant.OfKey(), r.URL.RequestURI()}
+func (c *readCache) get(r *http.Request, rights any, call func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+	key := readKey{rights, r.URL.RequestURI()}
 	c.mu.Lock()
 	a := c.answers[key]
 	if a == nil || time.Since(a.at) >= statisticsAge {

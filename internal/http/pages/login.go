@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/client"
-	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/ui"
 )
@@ -21,8 +20,6 @@ const cookieName = "__Host-queued"
 const (
 	maxLogIn  = 32 << 10 // bytes of the form
 	maxTarget = 8 << 10  // bytes of the path that a log-in leads to
-	// logInRetry is after how long a key that has logged in too often may do so again: access lets it log in 20 times a minute.
-	logInRetry = 3 * time.Second
 )
 
 // tokenOf returns the token of the session that a request has; empty: none.
@@ -43,37 +40,39 @@ func setCookie(w http.ResponseWriter, token string, until time.Time) {
 	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: token, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
 }
 
-// authenticate returns the rights of whoever makes a request; nil: all.
-func (h *Handler) authenticate(r *http.Request) (*access.Grant, error) {
+// authenticate returns who makes a request; nil: somebody with all rights.
+func (h *Handler) authenticate(r *http.Request) (Viewer, error) {
 	if page := renderedFor(r); page != nil {
-		return page.grant, nil
+		return page.viewer, nil
 	}
-	if h.cfg.Access == nil {
-		return nil, nil //nolint:nilnil // a nil Grant has all rights
+	if h.cfg.Door == nil {
+		return nil, nil //nolint:nilnil // a nil Viewer has all rights
 	}
-	return h.cfg.Access.AuthenticateSession(r.Context(), tokenOf(r))
+	return h.cfg.Door.Look(r.Context(), tokenOf(r))
 }
 
 // admit is authenticate for a request that counts: for the metrics, the log, and the rate limit of the key. What a page reads through the API does not count again.
-func (h *Handler) admit(r *http.Request) (*access.Grant, error) {
-	grant, err := h.authenticate(r)
-	if h.cfg.Access == nil || renderedFor(r) != nil {
-		return grant, err
+func (h *Handler) admit(r *http.Request) (Viewer, error) {
+	if h.cfg.Door == nil || renderedFor(r) != nil {
+		return h.authenticate(r)
 	}
-	if err != nil {
-		h.cfg.Count(err)
-		return nil, err
-	}
-	h.cfg.Identify(r, grant)
-	if limit, ok := grant.Take(); !ok {
-		h.cfg.Count(access.ErrRateLimited)
+	viewer, err := h.cfg.Door.Admit(r, tokenOf(r))
+	if limited, ok := errors.AsType[*RateLimitedError](err); ok {
 		return nil, &client.Error{
-			Status: http.StatusTooManyRequests, Title: "Rate limited", RetryAfter: limit.Retry,
-			Detail: "The key that you are logged in with has made more requests than its rate limit allows. Nothing was done. Load the page again in " + ui.Duration(limit.Retry) + ".",
+			Status: http.StatusTooManyRequests, Title: "Rate limited", RetryAfter: limited.Retry,
+			Detail: "The key that you are logged in with has made more requests than its rate limit allows. Nothing was done. Load the page again in " + ui.Duration(limited.Retry) + ".",
 		}
 	}
-	h.cfg.Count(nil)
-	return grant, nil
+	return viewer, err
+}
+
+// isOpen reports whether nobody needs a key, and therefore a log-in.
+func (h *Handler) isOpen(r *http.Request) bool {
+	if h.cfg.Door == nil {
+		return true
+	}
+	viewer, err := h.cfg.Door.Look(r.Context(), "")
+	return err == nil && viewer.IsOpen()
 }
 
 // refuse answers a request of a viewer who has to log in, has made too many requests, or cannot be told from others now. What a form asks for is not done.
@@ -101,7 +100,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 
 // endingOf returns the notice that says why a log-in has ended.
 func endingOf(err error) string {
-	if errors.Is(err, access.ErrExpired) {
+	if errors.Is(err, ErrExpired) {
 		return "key.expired"
 	}
 	return "session.ended" // as revoked keys end their sessions
@@ -109,7 +108,7 @@ func endingOf(err error) string {
 
 // isLoggedOut reports whether an error of an authentication says that the viewer has to log in again.
 func isLoggedOut(err error) bool {
-	return errors.Is(err, access.ErrUnauthorized) || errors.Is(err, access.ErrExpired) || errors.Is(err, access.ErrRevoked)
+	return errors.Is(err, ErrUnauthorized) || errors.Is(err, ErrExpired) || errors.Is(err, ErrRevoked)
 }
 
 // unchecked is the problem with a log-in that may be good.
@@ -156,7 +155,7 @@ func (h *Handler) writeLogIn(w http.ResponseWriter, r *http.Request, to string, 
 
 // logIn begins a session with a key, and leads to the page of the log-in, which leads on if the browser has kept the session.
 func (h *Handler) logIn(w http.ResponseWriter, r *http.Request) {
-	if h.cfg.Access == nil || !h.cfg.Access.IsRequired() {
+	if h.isOpen(r) {
 		redirect(w, r, "")
 		return
 	}
@@ -171,8 +170,7 @@ func (h *Handler) logIn(w http.ResponseWriter, r *http.Request) {
 		h.writeLogIn(w, r, to, nil, problem(http.StatusBadRequest, "No key", "Enter the key."))
 		return
 	}
-	token, until, err := h.cfg.Access.CreateSession(r.Context(), text)
-	h.cfg.Count(err)
+	token, until, err := h.cfg.Door.LogIn(r.Context(), text)
 	switch {
 	case err != nil:
 		h.writeLogIn(w, r, to, nil, h.refusalOf(err))
@@ -192,26 +190,27 @@ func (h *Handler) endReplaced(r *http.Request) {
 	if token == "" {
 		return
 	}
-	if err := h.cfg.Access.EndSession(r.Context(), token); err != nil {
+	if err := h.cfg.Door.LogOut(r.Context(), token); err != nil {
 		h.cfg.Logger.Error().Func(failure.Of(err)).Msg("a log-in that another one replaces could not be ended")
 	}
 }
 
 // refusalOf returns the problem with a key that is not let in.
 func (h *Handler) refusalOf(err error) error {
-	switch {
-	case errors.Is(err, access.ErrRateLimited):
+	if limited, ok := errors.AsType[*RateLimitedError](err); ok {
 		return &client.Error{
-			Status: http.StatusTooManyRequests, Title: "Too many log-ins", RetryAfter: logInRetry,
+			Status: http.StatusTooManyRequests, Title: "Too many log-ins", RetryAfter: limited.Retry,
 			Detail: "The key has logged in too often, or has made more requests than its rate limit allows. Log in again in some seconds.",
 		}
-	case errors.Is(err, access.ErrExpired):
+	}
+	switch {
+	case errors.Is(err, ErrExpired):
 		return problem(http.StatusUnauthorized, "Key expired", "The key, or its text from before the latest rotation, has expired. Log in with another one.")
-	case errors.Is(err, access.ErrRevoked):
+	case errors.Is(err, ErrRevoked):
 		return problem(http.StatusUnauthorized, "Key revoked", "The key was revoked. Log in with another one.")
-	case errors.Is(err, access.ErrUnauthorized):
+	case errors.Is(err, ErrUnauthorized):
 		return problem(http.StatusUnauthorized, "No such key", "No key has this text. Check that it was copied in full.")
-	case errors.Is(err, access.ErrLookUps):
+	case errors.Is(err, ErrLookUps):
 		return &client.Error{
 			Status: http.StatusServiceUnavailable, Title: "Server overloaded", RetryAfter: time.Second,
 			Detail: "So many unknown keys were sent that this one was not looked up. It may be right: log in again in some seconds.",
@@ -223,11 +222,11 @@ func (h *Handler) refusalOf(err error) error {
 
 // logOut ends the session of a viewer.
 func (h *Handler) logOut(w http.ResponseWriter, r *http.Request) {
-	if h.cfg.Access == nil || !h.cfg.Access.IsRequired() {
+	if h.isOpen(r) {
 		redirect(w, r, "")
 		return
 	}
-	if err := h.cfg.Access.EndSession(r.Context(), tokenOf(r)); err != nil {
+	if err := h.cfg.Door.LogOut(r.Context(), tokenOf(r)); err != nil {
 		h.cfg.Logger.Error().Func(failure.Of(err)).Msg("a log-out failed")
 		h.showProblem(w, r, &client.Error{
 			Status: http.StatusServiceUnavailable, Title: "Not logged out", RetryAfter: time.Second,

@@ -20,20 +20,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/client"
-	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/ui"
 )
 
-// Config has what the pages need. All but Access and Draining must be set.
+// Config has what the pages need. All but Door and Draining must be set.
 type Config struct {
-	// Call answers a call of the API in the name of the bearer of a grant; nil: of anybody.
-	Call func(w http.ResponseWriter, r *http.Request, grant *access.Grant)
-	// Identify notes whose request it is, for its line of the log.
-	Identify func(r *http.Request, grant *access.Grant)
-	// Count counts a request by what became of its log-in, or of its key: nil if it was accepted.
-	Count    func(err error)
-	Access   *access.Service // who may look; nil: anyone
+	// Call answers a call of the API that a page makes in the name of a viewer; nil: of anybody. r is of the page's context.
+	Call     func(w http.ResponseWriter, r *http.Request, viewer Viewer)
+	Door     Door            // who may look; nil: anyone
 	Draining <-chan struct{} // is closed when the server stops: open pages are told to come back; nil: never
 	Version  string
 	// HidePayloads has events shown without their payloads, metadata, results and raw bodies.
@@ -185,7 +180,7 @@ func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
 	shown, err := read(v)
 	status := http.StatusOK
 	p := &ui.Page{
-		Root: v.root(), Path: v.path(), Viewer: v.viewer(), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(),
+		Root: v.root(), Path: v.path(), Viewer: v.shownViewer(), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(),
 		Name: shown.name, Title: shown.title, Nav: shown.nav, IsLive: shown.isLive && v.form == nil && err == nil, View: shown.body, Notice: notice(v.r.URL.Query()), Form: v.form,
 	}
 	if err != nil && shown.body == nil { // what could not be read is never shown as if there were nothing; a page with a form shows that

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/queued/queued/client"
-	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/ui"
 )
 
@@ -139,7 +138,7 @@ func resumeSource(v *visit) (string, error) {
 func (v *visit) setPaused(isPaused bool) error {
 	for tries := 0; ; tries++ {
 		s, err := v.source()
-		if err != nil || s.Paused == isPaused && (v.grant == nil || v.grant.Has(access.Manage)) {
+		if err != nil || s.Paused == isPaused && v.can(scopeManage) {
 			return err
 		}
 		_, err = v.api.PutSource(v.r.Context(), s.Name, client.SourceSettings{

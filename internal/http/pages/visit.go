@@ -11,34 +11,33 @@ import (
 	"unicode/utf8"
 
 	"github.com/queued/queued/client"
-	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/ui"
 )
 
 // A visit is one request for a page, or the making of a page for those who look at it.
 type visit struct {
-	h     *Handler
-	r     *http.Request
-	grant *access.Grant  // the rights of the viewer; nil: all
-	api   *client.Client // which calls in the name of the viewer
-	form  url.Values     // what was sent; nil: nothing was
+	h      *Handler
+	r      *http.Request
+	viewer Viewer         // nil: somebody with all rights
+	api    *client.Client // which calls in the name of the viewer
+	form   url.Values     // what was sent; nil: nothing was
 }
 
 // visit returns the visit of a request. It answers those who have to log in first, or to wait, and then returns false.
 func (h *Handler) visit(w http.ResponseWriter, r *http.Request) (*visit, bool) {
-	grant, err := h.admit(r)
+	viewer, err := h.admit(r)
 	if err != nil {
 		h.refuse(w, r, err)
 		return nil, false
 	}
-	return &visit{h: h, r: r, grant: grant, api: h.clientFor(r, grant)}, true
+	return &visit{h: h, r: r, viewer: viewer, api: h.clientFor(r, viewer)}, true
 }
 
 // needs makes a page for viewers whose key has a scope: one with a form that is refused without it, although the page reads nothing that is.
-func needs(scope access.Scope, show page) page {
+func needs(scope string, show page) page {
 	return func(v *visit) (view, error) {
-		if v.grant != nil && !v.grant.Has(scope) {
-			return view{}, &client.Error{Status: http.StatusForbidden, Required: &client.Requirement{Scope: string(scope)}}
+		if !v.can(scope) {
+			return view{}, &client.Error{Status: http.StatusForbidden, Required: &client.Requirement{Scope: scope}}
 		}
 		return show(v)
 	}
@@ -135,10 +134,19 @@ func (v *visit) id() (int64, error) {
 // query returns a parameter of the query.
 func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
 
-// viewer returns who looks at the page.
-func (v *visit) viewer() ui.Viewer {
-	if v.grant == nil || v.grant.IsOpen {
+// can reports whether the viewer may make calls of a scope.
+func (v *visit) can(scope string) bool { return v.viewer == nil || v.viewer.Has(scope) }
+
+// isOpen reports whether nobody needs a key, which a page with a first key has to know.
+func (v *visit) isOpen() bool { return v.viewer != nil && v.viewer.IsOpen() }
+
+// isOwnKey reports whether the viewer is logged in with the key of an id.
+func (v *visit) isOwnKey(id string) bool { return v.viewer != nil && v.viewer.KeyID() == id }
+
+// shownViewer returns who looks at the page.
+func (v *visit) shownViewer() ui.Viewer {
+	if v.viewer == nil || v.viewer.IsOpen() {
 		return ui.Viewer{IsOpen: true}
 	}
-	return ui.Viewer{Name: cmp.Or(v.grant.KeyName, "the configured key"), Can: func(scope string) bool { return v.grant.Has(access.Scope(scope)) }}
+	return ui.Viewer{Name: cmp.Or(v.viewer.KeyName(), "the configured key"), Can: v.viewer.Has}
 }
