@@ -20,6 +20,8 @@ type Grant struct {
 	KeyID   string // of the key; empty: it is the one of the configuration, or the caller needs none
 	KeyName string // of the key; empty as KeyID is
 	IsOpen  bool   // callers need no key
+	// KeyVersion is that of the key, which is another one after each change; 0 where KeyID is empty.
+	KeyVersion int64
 
 	actor          string
 	scopes         []Scope

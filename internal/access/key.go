@@ -66,12 +66,20 @@ func keyID(text string) string {
 		return ""
 	}
 	id := text[len(keyPrefix) : len(keyPrefix)+idLength]
-	for _, c := range []byte(id) {
-		if (c < 'a' || c > 'z') && (c < '2' || c > '7') {
-			return ""
-		}
+	if !isKeyID(id) {
+		return ""
 	}
 	return id
+}
+
+// isKeyID reports whether a text can be the id of a key.
+func isKeyID(text string) bool {
+	for _, c := range []byte(text) {
+		if (c < 'a' || c > 'z') && (c < '2' || c > '7') {
+			return false
+		}
+	}
+	return len(text) == idLength
 }
 
 func hashOf(text string) [sha256.Size]byte { return sha256.Sum256([]byte(text)) }

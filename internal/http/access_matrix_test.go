@@ -269,6 +269,10 @@ var restrictedCalls = map[string]struct {
 	"listKeyCopies": {"/cell/keys", "", global},
 	"putKeyCopies":  {"/cell/keys", `{"keys":[` + keyCopy + `]}`, global},
 
+	"createSession": {"/cell/sessions", `{"key":"KEY"}`, global},
+	"getSession":    {"/cell/session", "", global},
+	"deleteSession": {"/cell/session", "", global},
+
 	"putPlacement":    {"/queues/SIDE.q/placement", `{"cells":[0]}`, refused},
 	"placeNewQueue":   {"/queues/SIDE.q/placement", `{"cell":0}`, refused},
 	"getPlacement":    {"/queues/PLACED/placement", "", refused},

@@ -85,7 +85,8 @@ func (r route) isWebhook() bool { return r.pattern == "/in/{name}" }
 // usesDatabase reports whether the call cannot be answered without the database.
 func (r route) usesDatabase() bool {
 	switch r.id {
-	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index", "getOwnKey", "createStreamToken":
+	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index", "getOwnKey", "createStreamToken",
+		"createSession", "getSession", "deleteSession": // nobody needs a session without keys
 		return false
 	default:
 		return true
@@ -157,6 +158,8 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 		}
 	}
 	broken.try("GET", "/readyz", "").wantProblem(problem.NotReady)
+	brokenKeyed := setupWith(t, settings{seen: seen, keys: func(cfg *access.Config) { cfg.Key = "secret" }})
+	provokeBrokenSessions(brokenKeyed)
 
 	away := setupWith(t, settings{seen: seen})
 	away.db.Disconnect(t)

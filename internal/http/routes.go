@@ -202,6 +202,9 @@ func (s *Server) routes() *router {
 	r.Post("/cell/queues/{name}/keys", access.Admin, endpoint(s, lim, s.leaveKeys))
 	r.Get("/cell/keys", access.Admin, endpoint(s, lim, s.listKeyCopies))
 	r.Put("/cell/keys", access.Admin, endpoint(s, batch, s.putKeyCopies))
+	r.Post("/cell/sessions", access.Admin, endpoint(s, lim, s.createSession))
+	r.Get("/cell/session", access.Admin, endpoint(s, lim, s.getSession))
+	r.Delete("/cell/session", access.Admin, endpoint(s, lim, s.deleteSession))
 
 	r.Get("/livez", public, withoutParameters(s, s.livez))
 	r.Get("/readyz", public, endpoint(s, lim, s.readyz))

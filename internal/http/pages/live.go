@@ -205,7 +205,7 @@ type renderedKey struct{}
 // rendered is a page that is rendered for a hub.
 type rendered struct {
 	viewer  Viewer      // one of those who look at it
-	problem *ui.Problem   // why it could not be read; nil: it could
+	problem *ui.Problem // why it could not be read; nil: it could
 }
 
 // renderedFor returns the page that is rendered for a hub; nil: it is rendered for the one who made the request.
