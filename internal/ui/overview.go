@@ -129,12 +129,14 @@ func (q *Queues) Last() int { return q.Offset + len(q.Stats.Queues) }
 // Queue is the page of one queue.
 type Queue struct {
 	client.Queue
-	Query   url.Values // of the page
-	Window  Window
-	Stats   client.QueueSeries
-	Events  []client.Event
-	Push    *client.Push // nil: it does not push
-	PostKey string       // the nonce of the form, so that sending it twice posts one event
+	Query  url.Values // of the page
+	Window Window
+	Stats  client.QueueSeries
+	Events []client.Event
+	Push   *client.Push // nil: it does not push
+	// Placement says on which cells it is; nil: there is one.
+	Placement *Placement
+	PostKey   string // the nonce of the form, so that sending it twice posts one event
 }
 
 // Buckets are the outcomes of the queue, as a chart has them.

@@ -203,6 +203,9 @@ func (h *Handler) refusalOf(err error) error {
 			Detail: "The key has logged in too often, or has made more requests than its rate limit allows. Log in again in some seconds.",
 		}
 	}
+	if answer, ok := errors.AsType[*client.Error](err); ok {
+		return answer
+	}
 	switch {
 	case errors.Is(err, ErrExpired):
 		return problem(http.StatusUnauthorized, "Key expired", "The key, or its text from before the latest rotation, has expired. Log in with another one.")
@@ -228,9 +231,13 @@ func (h *Handler) logOut(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := h.cfg.Door.LogOut(r.Context(), tokenOf(r)); err != nil {
 		h.cfg.Logger.Error().Func(failure.Of(err)).Msg("a log-out failed")
+		why := "because the database cannot be reached, or does not answer in time"
+		if h.cfg.HasCells {
+			why = "because home, cell 0, does not answer"
+		}
 		h.showProblem(w, r, &client.Error{
 			Status: http.StatusServiceUnavailable, Title: "Not logged out", RetryAfter: time.Second,
-			Detail: "The log-in goes on, because the database cannot be reached, or does not answer in time. Go back, and log out again.",
+			Detail: "The log-in goes on, " + why + ". Go back, and log out again.",
 		})
 		return
 	}

@@ -20,6 +20,7 @@ var notices = map[string]string{
 	"queue.resumed": "The queue is no longer paused.",
 	"queue.purged":  "Events purged: {n}.",
 	"queue.changed": "The policy is stored.",
+	"queue.placed":  "The queue is placed: new events go there from now on.",
 	"queue.moved":   "Events moved: {n}.",
 	"queue.deleted": "The queue is deleted. Events that went into history as cancelled: {n}.",
 	"event.posted":  "Posted the event {n}.",

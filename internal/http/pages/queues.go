@@ -66,6 +66,7 @@ func showQueue(v *visit) (view, error) {
 	if shown.Events, _, err = listOf[client.Event](v.r.Context(), v.api, "/events", "events", url.Values{"queue": {name}, "limit": {"20"}}); err != nil {
 		return view{}, err
 	}
+	shown.Placement = v.placementOf(v.r.Context(), name)
 	return view{name: "queue", title: name, nav: "queues", isLive: true, body: shown}, nil
 }
 
