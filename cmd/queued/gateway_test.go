@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -381,4 +382,83 @@ func TestSchedulesOnEveryCellFollowTheirOwners(t *testing.T) {
 			t.Errorf("the schedule %v of an owner that was deleted comes at %v", id, next)
 		}
 	}
+}
+
+// A visitor opens pages of a gateway, and keeps the cookie of its session.
+type visitor struct {
+	f      *fleet
+	cookie string
+}
+
+// logIn logs in with a key.
+func (f *fleet) logIn(key string) *visitor {
+	f.t.Helper()
+	v := &visitor{f: f}
+	_, header := v.send(http.StatusSeeOther, http.MethodPost, "login", url.Values{"key": {key}}.Encode())
+	v.cookie, _, _ = strings.Cut(header.Get("Set-Cookie"), ";")
+	return v
+}
+
+// page opens a page, which must have the status.
+func (v *visitor) page(status int, path string) string {
+	v.f.t.Helper()
+	text, _ := v.send(status, http.MethodGet, path, "")
+	return text
+}
+
+// send sends a request for a page, whose answer must have the status. It follows no redirect.
+func (v *visitor) send(status int, method, path, form string) (text string, header http.Header) {
+	v.f.t.Helper()
+	req, err := http.NewRequestWithContext(v.f.t.Context(), method, "http://"+v.f.addr+"/ui/"+path, strings.NewReader(form))
+	if err != nil {
+		v.f.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Sec-Fetch-Site", "same-origin")
+	req.Header.Set("Cookie", v.cookie)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		v.f.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != status {
+		v.f.t.Fatalf("%s %s answered %d, want %d: %v %s", method, path, resp.StatusCode, status, err, body)
+	}
+	return string(body), resp.Header
+}
+
+func TestPagesOfAGatewayAreOfAllCells(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	queues := f.queuesOn()
+	admin := f.logIn(keyOfCells)
+	for _, path := range []string{"", "queues"} {
+		if page := admin.page(http.StatusOK, path); !strings.Contains(page, queues[0]) || !strings.Contains(page, queues[1]) || strings.Contains(page, "does not answer") {
+			t.Errorf("/ui/%s lacks a queue of %v: %s", path, queues, page)
+		}
+	}
+	if page := admin.page(http.StatusOK, "cells"); strings.Count(page, ">up<") != 2 {
+		t.Errorf("the cells: %s", page)
+	}
+	if page := admin.page(http.StatusOK, "queues/"+queues[1]); !strings.Contains(page, "<dt>placed on</dt><dd>1, since") {
+		t.Errorf("where %s is: %s", queues[1], page)
+	}
+	made := f.call(http.StatusCreated, http.MethodPost, "/keys", fmt.Sprintf(`{"name":"some","scopes":["read","manage"],"queues":[%q]}`, queues[1])).decode(t)
+	some := f.logIn(made["key"].(string))
+	if page := some.page(http.StatusOK, "queues"); !strings.Contains(page, queues[1]) || strings.Contains(page, `queues/`+queues[0]+`"`) {
+		t.Errorf("a key of %s sees %s", queues[1], page)
+	}
+	some.page(http.StatusForbidden, "queues/"+queues[0])
+	some.send(http.StatusSeeOther, http.MethodPost, "queues/"+queues[1]+"/pause", "")
+	if audit := f.cells[1].want(http.StatusOK, http.MethodGet, "/audit?action=queue.pause", "", "Authorization: Bearer "+keyOfCells).body; !strings.Contains(audit, fmt.Sprintf(`"actor":"key:%s"`, made["id"])) {
+		t.Errorf("the audit of the cell: %s", audit)
+	}
+	f.call(http.StatusNoContent, http.MethodDelete, "/keys/"+made["id"].(string), "")
+	some.page(http.StatusSeeOther, "queues")
+	f.cells[1].signal(syscall.SIGKILL)
+	f.cells[1].wait()
+	until(t, "the page names the cell", func() bool {
+		return strings.Contains(admin.page(http.StatusOK, "queues"), "Cell 1 does not answer. What it has is missing here.")
+	})
 }

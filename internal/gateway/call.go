@@ -109,6 +109,7 @@ func (g *Gateway) observe(next http.Handler) http.Handler {
 		c := &call{ResponseWriter: w, id: request.ID(r), start: time.Now(), trailer: r.Trailer}
 		c.ctx = callContext{r.Context(), c}
 		r = r.WithContext(&c.ctx) //nolint:contextcheck // it inherits from the context of r
+		delete(r.Header, onBehalfHeader)
 		defer g.finish(c, r)
 		defer g.bodies.release(c)
 		defer g.rescue(c, r)

@@ -35,6 +35,8 @@
 //	proxy.go      requests and answers on their way, and what failed on it
 //	body.go       bodies that have to be read before it is known which cell they are for
 //	call.go       what is known of one request, for the log and the metrics
+//	pages.go      the pages at /ui/, and their calls of the API
+//	door.go       who looks at pages: sessions, which are at home
 //	own.go        the calls that the gateway answers itself, and who may make them
 //	problem.go    problem documents
 //	metrics.go    metrics

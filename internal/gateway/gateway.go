@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/http/pages"
 	"github.com/queued/queued/internal/request"
 )
 
@@ -38,7 +39,9 @@ type Config struct {
 
 	emptyEvery, emptyAfter time.Duration // of tests; zero: the constants
 
-	LogAll bool // log every request at info; false: successful busy calls at debug
+	// HidePayloads has the pages at /ui/ show events without payloads, metadata, results and raw bodies.
+	HidePayloads bool
+	LogAll       bool // log every request at info; false: successful busy calls at debug
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then refused; nil: clients need no
 	// certificate. Health checks need none.
 	VerifyClient func(*tls.ConnectionState) (subject string, err error)
@@ -76,6 +79,8 @@ type Gateway struct {
 	exports    chan struct{} // has one for each export that is made of those of several cells
 	metrics    *metrics
 	callers    *callers
+	api        http.Handler // the routes
+	pages      *pages.Handler
 	handler    http.Handler
 
 	drain   context.Context // ends when it drains
@@ -109,7 +114,8 @@ func New(cfg Config) (*Gateway, error) {
 	g.known.Store(newCellsNow(g.given))
 	g.metrics = newMetrics(g)
 	g.proxy = g.newProxy()
-	g.handler = g.observe(g.checkHost(g.checkClient(g.checkOrigin(g.newMux()))))
+	g.api, g.pages = g.newMux(), g.newPages()
+	g.handler = g.observe(g.checkHost(g.checkClient(g.servePages(g.checkOrigin(g.api)))))
 	return g, nil
 }
 

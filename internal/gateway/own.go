@@ -27,7 +27,7 @@ type callers struct {
 	stopping atomic.Bool // /readyz says that the gateway stops
 
 	mu    sync.Mutex
-	known map[[sha256.Size]byte]caller // by the hash of Authorization
+	known map[[sha256.Size]byte]caller // by the hash of Authorization, and of the key that it calls for
 }
 
 // A caller is what home says of one.
@@ -63,15 +63,16 @@ func (k *callers) remove(hash [sha256.Size]byte) {
 // check has home check the caller of r, who needs one of the scopes; none: any. It fails with home's answer to one it does not know.
 func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 	given := r.Header.Get("Authorization")
-	if scheme, key, _ := strings.Cut(given, " "); g.cfg.Key != "" && strings.EqualFold(scheme, "Bearer") &&
+	behalf := r.Header.Get(onBehalfHeader) // of a page
+	if scheme, key, _ := strings.Cut(given, " "); behalf == "" && g.cfg.Key != "" && strings.EqualFold(scheme, "Bearer") &&
 		subtle.ConstantTimeCompare([]byte(strings.TrimLeft(key, " ")), []byte(g.cfg.Key)) == 1 {
 		return nil
 	}
-	hash := sha256.Sum256([]byte(given))
+	hash := sha256.Sum256([]byte(given + "\n" + behalf))
 	now := time.Now()
 	found, isKnown := g.callers.get(hash)
 	if !isKnown || now.Sub(found.at) > callerTime {
-		asked, err := g.askCaller(c, r, given)
+		asked, err := g.askCaller(c, r)
 		var refused *answered
 		switch {
 		case err == nil:
@@ -92,8 +93,19 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 	return nil
 }
 
+// callerHeader returns the fields of a request that say who makes it, for calls of the gateway's own in its name.
+func callerHeader(r *http.Request) http.Header {
+	header := http.Header{}
+	for _, name := range []string{"Authorization", onBehalfHeader} {
+		if values := r.Header[name]; len(values) > 0 {
+			header[name] = values
+		}
+	}
+	return header
+}
+
 // askCaller returns the scopes of the caller of r, as home says.
-func (g *Gateway) askCaller(c *call, r *http.Request, given string) ([]string, error) {
+func (g *Gateway) askCaller(c *call, r *http.Request) ([]string, error) {
 	at := g.home()
 	if !at.isUp() {
 		return nil, errAway
@@ -104,10 +116,8 @@ func (g *Gateway) askCaller(c *call, r *http.Request, given string) ([]string, e
 	defer at.calls.leave()
 	ctx, cancel := context.WithTimeout(r.Context(), lookTime)
 	defer cancel()
-	header := http.Header{"X-Request-Id": {c.id}}
-	if given != "" {
-		header.Set("Authorization", given)
-	}
+	header := callerHeader(r)
+	header["X-Request-Id"] = []string{c.id}
 	var self struct {
 		Scopes []string `json:"scopes"`
 	}

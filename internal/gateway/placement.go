@@ -423,10 +423,8 @@ func (g *Gateway) placeOn(c *call, r *http.Request, queue string, number int) (*
 
 // askPlacement asks home for a placement: as one who publishes, or where the call is for those who manage, as one of them.
 func askPlacement(ctx context.Context, c *call, r *http.Request, at *cell, queue string, number int) (*placement, error) {
-	header := http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {c.id}}
-	if values := r.Header["Authorization"]; len(values) > 0 {
-		header["Authorization"] = values
-	}
+	header := callerHeader(r)
+	header["Content-Type"], header["X-Request-Id"] = []string{"application/json"}, []string{c.id}
 	path := "/queues/" + queue + "/placement"
 	made := new(placement)
 	err := at.do(ctx, http.MethodPost, path, header, strings.NewReader(fmt.Sprintf(`{"cell":%d}`, number)), made)

@@ -152,7 +152,6 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		{"OPTIONS", "/in/shop", "", 0},
 		{"GET", "/keys", "", 0},
 		{"GET", "/docs", "", 0},
-		{"GET", "/ui/queues", "", 0},
 		{"BREW", "/events", "", 0},
 		{"GET", "/no/such/path", "", 0},
 	} {

@@ -32,7 +32,9 @@ func TestGatewaysBeginLookAtAndEndSessions(t *testing.T) {
 		t.Fatalf("the log-in: %+v", begun)
 	}
 	of := admin.with("Queued-Session", begun.Token)
-	look := func() sessionSeen { return decode[sessionSeen](of.call("GET", "/cell/session?counts=true", "").want(http.StatusOK)) }
+	look := func() sessionSeen {
+		return decode[sessionSeen](of.call("GET", "/cell/session?counts=true", "").want(http.StatusOK))
+	}
 	first := look()
 	if first.Result != "accepted" || first.Name == nil || *first.Name != "night" || len(first.Scopes) != 1 || first.Scopes[0] != "read" || first.KeyID == nil || first.Version == 0 {
 		t.Fatalf("the session: %+v", first)

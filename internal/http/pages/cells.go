@@ -13,6 +13,13 @@ import (
 	"github.com/queued/queued/internal/ui"
 )
 
+// cellRoutes is what there is behind a gateway alone.
+func (h *Handler) cellRoutes() {
+	h.mux.Get(Prefix+"cells", h.page(showCells))
+	h.mux.Get(Prefix+"queues/{name}/placement", h.page(needs(scopeManage, askPlacement)))
+	h.mux.Post(Prefix+"queues/{name}/placement", h.action(storePlacement, needs(scopeManage, askPlacement)))
+}
+
 // showCells is the page of the cells behind a gateway.
 func showCells(v *visit) (view, error) {
 	cells, err := v.api.ListCells(v.r.Context())

@@ -112,9 +112,7 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"topics/{topic}/publish", h.action(publish, showTopic))
 	r.Get(Prefix+"log/{position}", h.page(showPublished))
 	if h.cfg.HasCells {
-		r.Get(Prefix+"cells", h.page(showCells))
-		r.Get(Prefix+"queues/{name}/placement", h.page(needs(scopeManage, askPlacement)))
-		r.Post(Prefix+"queues/{name}/placement", h.action(storePlacement, needs(scopeManage, askPlacement)))
+		h.cellRoutes()
 	}
 	r.Get(Prefix+"fleet", h.page(showFleet, "type", "worker"))
 

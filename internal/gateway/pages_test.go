@@ -1,0 +1,212 @@
+package gateway
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// A fakeHome has one key that people may log in with, of the id viewerID.
+type fakeHome struct {
+	*fakeCell
+	token  atomic.Pointer[string] // of the session; nil: it has ended
+	counts atomic.Int64           // requests that count for the rate limit
+}
+
+const (
+	viewerKey = "qk_of_a_viewer"
+	viewerID  = "k3x7q2ab"
+)
+
+// newFakeHome returns a home that has sessions.
+func newFakeHome(t *testing.T) *fakeHome {
+	t.Helper()
+	h := &fakeHome{fakeCell: newFakeCell(t, 0)}
+	own := func(serve http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "Bearer "+gatewayKey || r.Header.Get("Queued-As") != "" {
+				t.Errorf("%s %s came with %v", r.Method, r.URL, r.Header)
+			}
+			serve(w, r)
+		}
+	}
+	h.mux.HandleFunc("POST /cell/sessions", own(func(w http.ResponseWriter, r *http.Request) {
+		var asked struct{ Key string }
+		_ = json.NewDecoder(r.Body).Decode(&asked)
+		if asked.Key != viewerKey {
+			_, _ = io.WriteString(w, `{"result":"expired","token":null,"expires_at":null}`)
+			return
+		}
+		token := "qs_token"
+		h.token.Store(&token)
+		_, _ = io.WriteString(w, `{"result":"accepted","token":"qs_token","expires_at":"2100-01-01T00:00:00Z"}`)
+	}))
+	h.mux.HandleFunc("GET /cell/session", own(func(w http.ResponseWriter, r *http.Request) {
+		if token := h.token.Load(); token == nil || r.Header.Get("Queued-Session") != *token {
+			_, _ = io.WriteString(w, `{"result":"unauthorized","key_id":null,"name":null,"scopes":[],"version":0}`)
+			return
+		}
+		if r.URL.Query().Get("counts") == "true" {
+			h.counts.Add(1)
+		}
+		_, _ = io.WriteString(w, `{"result":"accepted","key_id":"`+viewerID+`","name":"night","scopes":["read","manage"],"version":7}`)
+	}))
+	h.mux.HandleFunc("DELETE /cell/session", own(func(w http.ResponseWriter, _ *http.Request) {
+		h.token.Store(nil)
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	return h
+}
+
+// answersRedrives has a cell answer a list of redrives, and returns the headers of the requests for it.
+func (f *fakeCell) answersRedrives() func() []http.Header {
+	var seen []http.Header
+	f.mux.HandleFunc("GET /redrives", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		seen = append(seen, r.Header.Clone())
+		f.mu.Unlock()
+		_, _ = io.WriteString(w, `{"redrives":[],"next":null}`)
+	})
+	return func() []http.Header {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return slices.Clone(seen)
+	}
+}
+
+// logIn logs in with a key, and returns the field of requests with the session.
+func (e *environment) logIn(key string) (cookie string, got answer) {
+	e.t.Helper()
+	e.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	got = e.call("POST", "/ui/login", url.Values{"key": {key}, "to": {"queues"}}.Encode(), "Content-Type: application/x-www-form-urlencoded", "Sec-Fetch-Site: same-origin")
+	cookie, _, _ = strings.Cut(got.header.Get("Set-Cookie"), ";")
+	return "Cookie: " + cookie, got
+}
+
+func TestPagesOfAGatewayCallEveryCellInTheNameOfTheViewer(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeHome(t), newFakeCell(t, 1)
+	atHome, atOther := home.answersRedrives(), other.answersRedrives()
+	e := setup(t, nil, home.fakeCell, other)
+	e.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if got := e.call("GET", "/ui/redrives", ""); got.status != http.StatusSeeOther || got.header.Get("Location") != "./login?to=redrives" {
+		t.Errorf("without a session: %d %v", got.status, got.header)
+	}
+	if got := e.call("GET", "/ui", ""); got.status != http.StatusSeeOther || got.header.Get("Location") != "ui/" {
+		t.Errorf("/ui: %d %v", got.status, got.header)
+	}
+	if _, got := e.logIn("another"); got.status != http.StatusUnauthorized || !strings.Contains(got.body, "Key expired") {
+		t.Errorf("an expired key: %d %s", got.status, got.body)
+	}
+	cookie, got := e.logIn(viewerKey)
+	if got.status != http.StatusSeeOther || !strings.HasPrefix(cookie, "Cookie: __Host-queued=qs_token") || !strings.Contains(got.header.Get("Set-Cookie"), "Secure; SameSite=Lax") {
+		t.Fatalf("the log-in: %d %v %s", got.status, got.header, got.body)
+	}
+	page := e.want(http.StatusOK, "night", "GET", "/ui/redrives", "", cookie, "Queued-As: somebody")
+	if policy := page.header.Get("Content-Security-Policy"); !strings.Contains(policy, "script-src 'self'") || page.header.Get("X-Request-Id") == "" || page.header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("the header of a page: %v", page.header)
+	}
+	if strings.Contains(page.body, "does not answer") {
+		t.Error("a page of cells that answer says that one does not")
+	}
+	for i, seen := range [][]http.Header{atHome(), atOther()} {
+		if len(seen) != 1 || seen[0].Get("Authorization") != "Bearer "+gatewayKey || !slices.Equal(seen[0]["Queued-As"], []string{viewerID}) || seen[0].Get("Cookie") != "" {
+			t.Errorf("cell %d was asked with %v", i, seen)
+		}
+	}
+	if n := home.counts.Load(); n != 1 {
+		t.Errorf("one page counts as %d requests", n)
+	}
+	if got := e.call("POST", "/ui/logout", "", cookie, "Sec-Fetch-Site: cross-site"); got.status != http.StatusForbidden || home.token.Load() == nil {
+		t.Errorf("a form of another origin: %d", got.status)
+	}
+	if got := e.call("POST", "/ui/logout", "", cookie, "Sec-Fetch-Site: same-origin"); got.status != http.StatusSeeOther || home.token.Load() != nil {
+		t.Errorf("the log-out: %d", got.status)
+	}
+	if got := e.call("GET", "/ui/redrives", "", cookie); got.status != http.StatusSeeOther {
+		t.Errorf("after the log-out: %d", got.status)
+	}
+	if log := e.log.String(); strings.Contains(log, viewerKey) || strings.Contains(log, "qs_token") {
+		t.Error("the log has the key or the token")
+	}
+}
+
+func TestCallersCannotCallInTheNameOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeHome(t), newFakeCell(t, 1)
+	atHome, atOther := home.answersRedrives(), other.answersRedrives()
+	var passed atomic.Pointer[http.Header]
+	home.mux.HandleFunc("GET /owners", func(_ http.ResponseWriter, r *http.Request) { passed.Store(&r.Header) })
+	e := setup(t, nil, home.fakeCell, other)
+	for _, as := range []string{"Queued-As: " + viewerID, "queued-as: " + viewerID} {
+		e.want(http.StatusOK, "", "GET", "/redrives", "", as)
+		e.want(http.StatusOK, "", "GET", "/owners", "", as)
+		if _, ok := (*passed.Load())["Queued-As"]; ok {
+			t.Error("the field was passed on")
+		}
+	}
+	for _, header := range slices.Concat(atHome(), atOther()) {
+		if _, ok := header["Queued-As"]; ok {
+			t.Error("the field was passed on to several cells")
+		}
+	}
+	single := setup(t, nil, home.fakeCell)
+	single.want(http.StatusOK, "", "GET", "/owners", "", "Queued-As: "+viewerID)
+	if _, ok := (*passed.Load())["Queued-As"]; ok {
+		t.Error("the field was passed on to the only cell")
+	}
+}
+
+func TestPagesNameTheCellThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeHome(t), newFakeCell(t, 1)
+	home.answersRedrives()
+	other.answersRedrives()
+	e := setup(t, nil, home.fakeCell, other)
+	cookie, _ := e.logIn(viewerKey)
+	const notice = "Cell 1 does not answer. What it has is missing here."
+	req := e.request("GET", "/ui/live?page=redrives", "", cookie, "Accept: text/event-stream")
+	resp, err := e.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	next := func(what string, is func(line string) bool) {
+		t.Helper()
+		for lines.Scan() {
+			if is(lines.Text()) {
+				return
+			}
+		}
+		t.Fatalf("the stream ended before %s: %v", what, lines.Err())
+	}
+	next("the page", func(line string) bool { return line == "event: parts" })
+	thaw := other.freeze()
+	next("the notice", func(line string) bool { return strings.Contains(line, notice) })
+	e.want(http.StatusOK, notice, "GET", "/ui/redrives", "", cookie)
+	thaw()
+	next("the notice was gone", func(line string) bool { return strings.Contains(line, `"missing":""`) })
+	home.token.Store(nil)
+	next("the session had ended", func(line string) bool { return line == "event: ended" })
+}
+
+func TestPagesSayThatHomeDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeHome(t), newFakeCell(t, 1)
+	e := setup(t, nil, home.fakeCell, other)
+	cookie, _ := e.logIn(viewerKey)
+	defer home.freeze()()
+	e.until("home is away", func() bool { return !e.gateway.home().isUp() })
+	e.want(http.StatusServiceUnavailable, "Home, cell 0", "GET", "/ui/redrives", "", cookie)
+	if _, got := e.logIn(viewerKey); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "Home, cell 0") {
+		t.Errorf("a log-in: %d %s", got.status, got.body)
+	}
+}
