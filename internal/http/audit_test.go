@@ -43,6 +43,7 @@ var audited = map[string]string{
 	"putSubscription": "subscription.put", "deleteSubscription": "subscription.delete", "putFilter": "filter.put", "deleteFilter": "filter.delete",
 	"seekSubscription": "subscription.seek", "replaySubscription": "subscription.replay", "pauseSubscription": "subscription.pause", "resumeSubscription": "subscription.resume",
 	"putSource": "source.put", "deleteSource": "source.delete", "testSource": "",
+	"createSession": "", "deleteSession": "", // under the key that was sent, not the gateway's
 	"createKey": "key.create", "patchKey": "key.update", "rotateKey": "key.rotate", "revokeKey": "key.revoke",
 }
 

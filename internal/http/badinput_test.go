@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -230,8 +231,11 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 			continue
 		}
 		for _, id := range []string{"0", "-1", "+7", "07", "7.0", "7e0", "x", "0x7", "%00", "%20", "9223372036854775808", strings.Repeat("9", 100)} {
+			if id == "0" && strings.HasPrefix(r.path, "/cells/") { // which is home
+				continue
+			}
 			got := h.try(r.method, strings.Replace(r.path, "/7", "/"+id, 1), r.body)
-			if p := got.wantProblem(problem.InvalidParameter); p.Errors[0].Pointer != "{id}" && p.Errors[0].Pointer != "{position}" {
+			if p := got.wantProblem(problem.InvalidParameter); !slices.Contains([]string{"{id}", "{position}", "{number}"}, p.Errors[0].Pointer) {
 				t.Errorf("%s of %s returned %s", r.id, id, got.body)
 			}
 		}
