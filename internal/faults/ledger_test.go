@@ -132,6 +132,13 @@ func (l *ledger) answered(route string, status int, took time.Duration) {
 	l.slowest[route] = max(l.slowest[route], took)
 }
 
+// counted returns the number of each response so far.
+func (l *ledger) counted() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.answers)
+}
+
 // counts returns how many inserts and acks have succeeded.
 func (l *ledger) counts() (inserts, acks int) {
 	l.mu.Lock()

@@ -112,7 +112,7 @@ func (d *load) awaitInserts(n int) {
 			return
 		}
 		if time.Since(began) > startLimit {
-			d.t.Fatalf("within %v fewer than %d inserts succeeded: %v", startLimit, n, d.ledger.answers)
+			d.t.Fatalf("within %v fewer than %d inserts succeeded: %v", startLimit, n, d.ledger.counted())
 		}
 	}
 }
