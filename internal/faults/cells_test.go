@@ -3,8 +3,6 @@
 package faults
 
 import (
-	"fmt"
-	"net/http"
 	"syscall"
 	"testing"
 	"time"
@@ -134,7 +132,7 @@ func gatewaysOfDifferentAges(t *testing.T, b build, l *ledger, rounds int) {
 	d := f.newLoad(t, l)
 	d.queues = d.queues[2:] // those of home cannot be reached through the gateway
 	on := []int{1, 1, 2, 2}
-	d.awaitKnown(f.gateways[1])
+	f.awaitPlaced(t, f.gateways[1]) // which goes by these while home is away
 	d.start()
 	for round := range rounds {
 		d.awaitInserts(20)
@@ -153,22 +151,6 @@ func gatewaysOfDifferentAges(t *testing.T, b build, l *ledger, rounds int) {
 	}
 	d.awaitInserts(20)
 	d.finish(servers[0].AdminURL(), servers[1].AdminURL(), servers[2].AdminURL())
-}
-
-// awaitKnown returns when a gateway knows the placements of all queues of the load, so that it goes by them while home is away.
-func (d *load) awaitKnown(q *queued) {
-	d.t.Helper()
-	for _, queue := range d.queues {
-		for began := time.Now(); ; pause(20 * time.Millisecond) {
-			status, answer := q.ask(http.MethodPost, "/claim", fmt.Sprintf(`{"queue":%q}`, queue))
-			if status == http.StatusOK {
-				break
-			}
-			if time.Since(began) > startLimit {
-				d.t.Fatalf("a claim of %s returned %d %s", queue, status, answer)
-			}
-		}
-	}
 }
 
 func TestNothingIsLostWhenCellsAndGatewaysAreKilledAndFrozen(t *testing.T) {

@@ -3,8 +3,10 @@
 package faults
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 type fleet struct {
 	cells    []*queued
 	gateways []*queued
+	placed   int64 // the version of the latest placement that place has made
 }
 
 // startFleet starts a cell on each of the databases, the first of which is home, and gateways in front of them. All are of the build and end with the test.
@@ -60,10 +63,31 @@ func (f *fleet) place(t *testing.T, queue string, cell int) {
 	for began := time.Now(); ; pause(50 * time.Millisecond) {
 		status, answer := f.gateways[0].ask(http.MethodPut, path, fmt.Sprintf(`{"cells":[%d]}`, cell))
 		if status == http.StatusOK || status == http.StatusCreated {
+			var made struct{ Version int64 }
+			if err := json.Unmarshal([]byte(answer), &made); err != nil || made.Version == 0 {
+				t.Fatalf("PUT %s returned %d %s (%v)", path, status, answer, err)
+			}
+			f.placed = made.Version
 			return
 		}
 		if time.Since(began) > startLimit || status < http.StatusInternalServerError && status != 0 {
 			t.Fatalf("PUT %s returned %d %s", path, status, answer)
+		}
+	}
+}
+
+// awaitPlaced returns when a gateway knows all placements that place has made.
+func (f *fleet) awaitPlaced(t *testing.T, gateway *queued) {
+	t.Helper()
+	for began := time.Now(); ; pause(20 * time.Millisecond) {
+		_, metrics, _ := gateway.get("/metrics", startLimit)
+		_, after, _ := strings.Cut(metrics, "\nqueued_placement_version ")
+		text, _, _ := strings.Cut(after, "\n")
+		if version, err := strconv.ParseFloat(text, 64); err == nil && version >= float64(f.placed) {
+			return
+		}
+		if time.Since(began) > startLimit {
+			t.Fatalf("within %v the gateway did not know the placements up to version %d: it goes by version %q", startLimit, f.placed, text)
 		}
 	}
 }
