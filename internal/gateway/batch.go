@@ -231,7 +231,7 @@ func refusalOf(err error) *answered {
 // half is tried by itself, until single ones are left.
 func (g *Gateway) insertHalves(c *call, r *http.Request, b *batch, of *share, why *answered, all results) {
 	if len(of.elements) == 1 {
-		all.set(of.elements, failureOf(why, of.at), nil)
+		all.set(of.elements, failureOf(of.pointTo(why), of.at), nil)
 		return
 	}
 	middle := len(of.elements) / 2

@@ -69,7 +69,7 @@ func batchable(f *fakeCell) *batchCell {
 func refuseBatch(w http.ResponseWriter, pointer string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(http.StatusUnprocessableEntity)
-	_, _ = fmt.Fprintf(w, `{"code":"validation_failed","detail":"wrong","errors":[{"pointer":%q,"detail":"wrong"}]}`, pointer)
+	_, _ = fmt.Fprintf(w, `{"code":"validation_failed","detail":"%[1]s: wrong.","errors":[{"pointer":%[1]q,"detail":"wrong"}]}`, pointer)
 }
 
 func (b *batchCell) came() []string {
@@ -258,9 +258,14 @@ func TestEventThatItsCellRefusesLeavesTheOthersAlone(t *testing.T) {
 	if n := len(cells[1].came()); n != 27 || got.header.Get(unavailableHeader) != "" {
 		t.Errorf("the cell got %d events, want 27; %v", n, got.header)
 	}
+	for _, i := range []int{12, 13, 30} { // where they are in the list that the caller has sent
+		if place := fmt.Sprintf(`"#/events/%d/type: wrong."`, i); !strings.Contains(got.body, place) {
+			t.Errorf("no result says %s: %s", place, got.body)
+		}
+	}
 	// Nothing is done if no cell takes any of them, and the answer is as of one server.
 	refused := e.want(422, `"#/events/3/type"`, "POST", "/events/batch?atomic=false", eventsOf("two x", "two x", "one y", "two bad", "one bad"))
-	if !strings.Contains(refused.body, `"validation_failed"`) || refused.header.Get("Content-Type") != "application/problem+json" {
+	if !strings.Contains(refused.body, `"validation_failed"`) || !strings.Contains(refused.body, `"#/events/3/type: wrong."`) || refused.header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("answered %s", refused.body)
 	}
 	wantTexts(t, "cell 2", cells[2].came(), "first")

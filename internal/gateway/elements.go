@@ -227,30 +227,28 @@ func readResults(p *part, n int) ([]json.RawMessage, error) {
 	return nil, unknown
 }
 
-// pointerOf finds the place of an element in a pointer of a problem: "#/events/7/queue".
-var pointerOf = regexp.MustCompile(`^#/events/([0-9]+)(/.*)?$`)
+// pointerOf finds the place of an element in a pointer of a problem, "#/events/7/queue", and in its detail, which begins with one.
+var pointerOf = regexp.MustCompile(`^#/events/([0-9]+)\b`)
 
 // pointTo has the problem with a share say where its elements are in the list that the caller has sent.
 func (s *share) pointTo(refused *answered) *answered {
 	var doc map[string]json.RawMessage
+	var detail string
 	var fields []struct {
 		Pointer string `json:"pointer"`
 		Detail  string `json:"detail"`
 	}
-	if json.Unmarshal(refused.body, &doc) != nil || json.Unmarshal(doc["errors"], &fields) != nil {
+	if json.Unmarshal(refused.body, &doc) != nil || json.Unmarshal(doc["detail"], &detail) != nil || json.Unmarshal(doc["errors"], &fields) != nil {
 		return refused
 	}
-	for i, field := range fields {
-		found := pointerOf.FindStringSubmatch(field.Pointer)
-		if found == nil {
-			continue
-		}
-		if n, err := strconv.Atoi(found[1]); err == nil && n < len(s.elements) {
-			fields[i].Pointer = "#/events/" + strconv.Itoa(s.elements[n]) + found[2]
-		}
+	for i := range fields {
+		fields[i].Pointer = s.inList(fields[i].Pointer)
 	}
 	var err error
 	if doc["errors"], err = json.Marshal(fields); err != nil {
+		return refused
+	}
+	if doc["detail"], err = json.Marshal(s.inList(detail)); err != nil {
 		return refused
 	}
 	body, err := json.Marshal(doc)
@@ -258,6 +256,19 @@ func (s *share) pointTo(refused *answered) *answered {
 		return refused
 	}
 	return &answered{refused.status, refused.header, append(body, '\n')}
+}
+
+// inList returns a text that begins with the place of an element in the share, with its place in the list.
+func (s *share) inList(text string) string {
+	found := pointerOf.FindStringSubmatch(text)
+	if found == nil {
+		return text
+	}
+	n, err := strconv.Atoi(found[1])
+	if err != nil || n >= len(s.elements) {
+		return text
+	}
+	return "#/events/" + strconv.Itoa(s.elements[n]) + text[len(found[0]):]
 }
 
 // numbers returns those of the cells, in order.
