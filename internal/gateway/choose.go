@@ -74,7 +74,7 @@ func (g *Gateway) cellOf(number int) (*cell, error) {
 }
 
 func (g *Gateway) unknownCell(number int) error {
-	return away(number, "Cell "+strconv.Itoa(number)+" is needed for this call, and this gateway was not told of it (QUEUED_GATEWAY_CELLS). Nothing was done.", nil)
+	return away(number, "Cell "+strconv.Itoa(number)+" is needed for this call, and this gateway was not told of it (QUEUED_CELLS). Nothing was done.", nil)
 }
 
 // toQueue sets the target to the leading cell of a queue: home if it is placed nowhere, where it may have been before there was a gateway.
