@@ -46,6 +46,9 @@ func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, bo
 	if _, err := g.success(c, g.ask(ctx, c, g.home(), trial)); !isAnswer(err, http.StatusPreconditionFailed) {
 		return err
 	}
+	if err := g.checkKnown(ctx, cells); err != nil {
+		return err
+	}
 	source, targets, err := g.cellsToSet(queue, cells)
 	if err != nil {
 		return err
@@ -79,13 +82,27 @@ func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, bo
 	return nil
 }
 
+// checkKnown makes sure that this gateway knows the cells that a queue is to be placed on. One that home lists with a URL it will know in a moment; any other there is not.
+func (g *Gateway) checkKnown(ctx context.Context, cells cellSet) error {
+	i := slices.IndexFunc(cells, func(number int) bool { return g.cell(number) == nil })
+	if i < 0 {
+		return nil
+	}
+	number := cells[i]
+	var list struct {
+		Cells []listed `json:"cells"`
+	}
+	if err := g.home().do(ctx, http.MethodGet, "/cells", g.home().ownHeader(), nil, &list); err != nil {
+		return away(home, fmt.Sprintf("Home, cell 0, which may know of cell %d, has not said so. Nothing was done; retry.", number), err)
+	}
+	if slices.ContainsFunc(list.Cells, func(l listed) bool { return l.Cell == number && l.URL != nil }) {
+		return away(number, fmt.Sprintf("The gateway does not know cell %d yet, which home lists. Nothing was done; retry.", number), nil)
+	}
+	return refuse(validationFailed, "#/cells: the gateway knows no cell %d: PUT /cells/%[1]d with its URL lists it. Nothing was done.", number)
+}
+
 // cellsToSet returns the cells that a queue comes to when it is placed on these, and one that it is on. They must be usable.
 func (g *Gateway) cellsToSet(queue string, cells cellSet) (source *cell, targets []*cell, err error) {
-	for _, number := range cells {
-		if g.cell(number) == nil {
-			return nil, nil, away(number, fmt.Sprintf("The gateway was not told of cell %d: PUT /cells/%[1]d lists it. Nothing was done.", number), nil)
-		}
-	}
 	p, err := g.placed(queue)
 	if err != nil {
 		return nil, nil, err

@@ -96,7 +96,10 @@ func TestQueueIsNotMovedWithoutItsPolicy(t *testing.T) {
 	e := setup(t, nil, fakes...)
 	manager := "Authorization: Bearer " + managerKey
 	e.want(http.StatusServiceUnavailable, "sealing_unavailable", "PUT", "/queues/q/placement", `{"cells":[2]}`, manager)
-	e.want(http.StatusServiceUnavailable, "not told of cell 9", "PUT", "/queues/q/placement", `{"cells":[9]}`, manager)
+	fakes[0].answers("GET /cells", http.StatusOK, `{"cells":[{"cell":8,"url":null,"takes_new":true},{"cell":9,"url":"http://127.0.0.1:1","takes_new":true}]}`)
+	e.want(http.StatusUnprocessableEntity, "knows no cell 7", "PUT", "/queues/q/placement", `{"cells":[1,7]}`, manager)
+	e.want(http.StatusUnprocessableEntity, "knows no cell 8", "PUT", "/queues/q/placement", `{"cells":[8]}`, manager)
+	e.want(http.StatusServiceUnavailable, "does not know cell 9 yet", "PUT", "/queues/q/placement", `{"cells":[9]}`, manager)
 	fakes[1].freeze()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(1).isUp() })
 	e.want(http.StatusServiceUnavailable, "policy and its push, which are on cell 1", "PUT", "/queues/q/placement", `{"cells":[0]}`, manager)
