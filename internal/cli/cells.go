@@ -86,6 +86,9 @@ func (c *GatewayAdd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
+	if hasURL && url == "" {
+		return usagef("%q has no URL, such as %d=https://c.internal:8080; without the = the gateways have it from their settings", c.Cell, n)
+	}
 	p := client.PutCellParams{TakesNew: true}
 	if hasURL {
 		p.URL = &url

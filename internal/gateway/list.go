@@ -87,10 +87,16 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 		return err
 	}
 	var members struct {
-		URL jsontext.Value `json:"url"`
+		URL      jsontext.Value `json:"url"`
+		TakesNew *bool          `json:"takes_new"`
 	}
 	number, err := strconv.Atoi(pathValue(r, "number"))
-	if err != nil || number < 0 || number > maxCell || !decode(body, &members) || members.URL.Kind() != '"' {
+	switch {
+	case err != nil || number < 0 || number > maxCell || !decode(body, &members):
+		return nil //nolint:nilerr // home says it
+	case (members.TakesNew == nil || *members.TakesNew) && (len(members.URL) == 0 || members.URL.Kind() == 'n') && g.given[number] == nil:
+		return refuse(validationFailed, "#/url: is needed, as cell %d is not in the settings of this gateway (QUEUED_CELLS).", number)
+	case members.URL.Kind() != '"':
 		return nil
 	}
 	text, _ := textOf(members.URL, "")

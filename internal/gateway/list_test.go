@@ -115,9 +115,12 @@ func TestACellIsListedOnceItHasSaidThatItIsTheOne(t *testing.T) {
 			t.Errorf("%s: got %d %s", name, got.status, got.body)
 		}
 	}
+	e.want(http.StatusUnprocessableEntity, "#/url: is needed", "PUT", "/cells/2", `{"takes_new":true}`, "Authorization: Bearer "+gatewayKey)
+	e.want(http.StatusUnprocessableEntity, "#/url: is needed", "PUT", "/cells/2", `{"url":null}`, "Authorization: Bearer "+gatewayKey)
 	if got := home.calls(); slices.ContainsFunc(got, func(call string) bool { return call[:3] == "PUT" }) {
 		t.Errorf("home was asked to list a cell that is not there: %v", got)
 	}
+	e.want(http.StatusOK, "", "PUT", "/cells/0", `{"takes_new":true}`, "Authorization: Bearer "+gatewayKey) // of the settings
 	if got := put("2", two.server.URL, gatewayKey); got.status != http.StatusOK {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
