@@ -397,7 +397,10 @@ const requeueLimit = 1000
 
 // answerRequeue is answerSums with the limit of calls that have none.
 func (g *Gateway) answerRequeue(c *call, r *http.Request, cells []*cell, body []byte) error {
-	if bodyLimit(body) < 0 {
+	var members struct {
+		Limit jsontext.Value `json:"limit"`
+	}
+	if decode(body, &members) && len(members.Limit) == 0 { // what is no limit the leading cell refuses
 		limited, err := withMember(body, "limit", jsontext.Value(strconv.Itoa(requeueLimit)))
 		if err == nil {
 			body = limited

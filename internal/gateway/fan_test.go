@@ -193,6 +193,12 @@ func TestLimitHoldsForAllCellsTogether(t *testing.T) {
 		t.Errorf("cell 1 got %q", got)
 	}
 	wantTexts(t, "the third", cells[2].came())
+	for _, limit := range []string{`-5`, `"x"`, `1.5`, `null`} { // the leading cell is to refuse it
+		e.call("POST", "/history/requeue", `{"outcome":"failed","limit":`+limit+`}`)
+		if came := cells[0].came(); !strings.Contains(came[len(came)-1], `"limit":`+limit+`}`) {
+			t.Errorf("of the limit %s cell 0 got %q", limit, came[len(came)-1])
+		}
+	}
 }
 
 func TestRedriveIsOneOnEachCell(t *testing.T) {
