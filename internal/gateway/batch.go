@@ -47,8 +47,13 @@ func chooseBatch(g *Gateway, c *call, r *http.Request) error {
 	case len(b.shares) == 1 && len(b.failed) == 0:
 		c.target = b.shares[0].at
 		return nil
+	case isAtomic && query.Get("atomic") != "" && query.Get("atomic") != "true":
+		return toHome(g, c, r) // which says what is wrong with it
 	case isAtomic:
 		c.target = nil
+		if err := g.check(c, r); err != nil { // strangers are not told where queues are
+			return err
+		}
 		return refuse(batchNotAtomic, "The queues of the events are on the cells %s, and a batch is all or nothing within one cell alone. Send atomic=false, "+
 			"and each event gets a result of its own, or a batch for each cell. Nothing was done.", listNumbers(b.shares.numbers()))
 	}

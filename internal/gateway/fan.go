@@ -324,6 +324,9 @@ func (g *Gateway) checkBeside(c *call, r *http.Request, queue string, cells []*c
 	if !isQueue(queue) {
 		return nil
 	}
+	if err := g.check(c, r); err != nil { // strangers are not told where queues are
+		return err
+	}
 	p, err := g.placed(queue)
 	if err == nil && p == nil && len(cells) == 1 {
 		p, err = g.placeOn(c, r, queue, cells[0].number)

@@ -14,6 +14,8 @@ import (
 type wideCell struct {
 	*fakeCell
 
+	counts string // of events in a queue
+
 	mu   sync.Mutex
 	seen []string // "METHOD path If-Match If-None-Match body"
 }
@@ -28,6 +30,10 @@ func (w *wideCell) came() []string {
 func (w *wideCell) on(pattern string, answer func(rw http.ResponseWriter, body string)) {
 	w.mux.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
+		if r.Header.Get("If-Match") == noVersion {
+			rw.WriteHeader(http.StatusPreconditionFailed)
+			return
+		}
 		w.mu.Lock()
 		w.seen = append(w.seen, strings.Join([]string{r.Method, r.URL.RequestURI(), r.Header.Get("If-Match"), r.Header.Get("If-None-Match"), string(text)}, " "))
 		w.mu.Unlock()
@@ -54,7 +60,9 @@ func wideCells(t *testing.T) (*environment, []*wideCell, *settable) {
 	fakes[0].put(placement{Queue: "narrow", Cells: []int{1}})
 	var cells []*wideCell
 	for _, f := range fakes {
-		cells = append(cells, &wideCell{fakeCell: f})
+		w := &wideCell{fakeCell: f, counts: `{"ready":0,"scheduled":0,"leased":0}`}
+		f.mux.HandleFunc("GET /queues/{name}", func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, w.counts) })
+		cells = append(cells, w)
 	}
 	return setup(t, nil, fakes...), cells, settings
 }
@@ -171,10 +179,23 @@ func TestWhatACellRefusesIsRefused(t *testing.T) {
 func TestQueueThatIsNotEmptyOnOneCellIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	e, cells, _ := wideCells(t)
-	cells[1].answersWith("DELETE /queues/wide", 200, `{"purged":0}`)
-	cells[0].answersWith("DELETE /queues/wide", 200, `{"purged":0}`)
-	cells[2].answersWith("DELETE /queues/wide", 409, `{"code":"queue_not_empty"}`)
-	e.want(409, "queue_not_empty", "DELETE", "/queues/wide", "")
+	for _, w := range cells {
+		w.answersWith("DELETE /queues/wide", 200, `{"purged":1}`)
+	}
+	cells[2].counts = `{"ready":2,"scheduled":1,"leased":0}`
+	e.want(409, `The queue has 3 events`, "DELETE", "/queues/wide", "")
+	cells[0].counts = `{"ready":0,"scheduled":0,"leased":4}`
+	e.want(409, `"queue_leased"`, "DELETE", "/queues/wide?purge=true", "")
+	for _, w := range cells {
+		if got := w.came(); len(got) > 0 {
+			t.Errorf("although it was refused, cell %d got %q", w.number, got)
+		}
+	}
+	cells[0].counts = `{"ready":0,"scheduled":0,"leased":0}`
+	e.want(200, `{"purged":3}`, "DELETE", "/queues/wide?purge=true", "")
+	defer cells[2].freeze()()
+	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
+	e.want(503, "Nothing was deleted", "DELETE", "/queues/wide", "")
 }
 
 func TestLimitHoldsForAllCellsTogether(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -33,10 +34,12 @@ func bodyIDs(g *Gateway, c *call, r *http.Request) error {
 	l := &idList{listBody: list, path: r.URL.Path, query: query, ids: make([]jsontext.Value, len(list.elements)), failed: map[int]error{}}
 	for i, element := range l.elements {
 		var members struct {
-			ID jsontext.Value `json:"id"`
+			ID      jsontext.Value `json:"id"`
+			Receipt jsontext.Value `json:"receipt"`
 		}
-		if !decode(element, &members) {
-			return toHome(g, c, r)
+		isReceipt := func() bool { return len(members.Receipt) == 0 || members.Receipt.Kind() == '"' }
+		if !decode(element, &members) || !isID(members.ID) || !isReceipt() {
+			return toHome(g, c, r) // which refuses all of it, before a cell does something with its share
 		}
 		l.ids[i] = members.ID
 		if err := g.toCellOf(c, string(members.ID)); err != nil {
@@ -97,4 +100,10 @@ func (g *Gateway) answerIDs(c *call, r *http.Request, l *idList) error {
 	c.missing(l.shares.missing())
 	all.answer(c)
 	return nil
+}
+
+// isID reports whether a JSON value can be the id of an event.
+func isID(value jsontext.Value) bool {
+	id, err := strconv.ParseInt(string(value), 10, 64)
+	return err == nil && id > 0
 }

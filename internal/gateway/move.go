@@ -238,15 +238,6 @@ func (g *Gateway) findEmptyOf(ctx context.Context, p *placement) {
 
 // isEmpty reports whether a cell says that it has no event of a queue.
 func (g *Gateway) isEmpty(ctx context.Context, at *cell, queue string) bool {
-	if !at.isUp() {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	var has struct {
-		Ready, Scheduled, Leased int64
-		Estimated                bool
-	}
-	err := at.do(ctx, http.MethodGet, "/queues/"+url.PathEscape(queue), at.ownHeader(), nil, &has)
-	return err == nil && !has.Estimated && has.Ready+has.Scheduled+has.Leased == 0 || isAnswer(err, http.StatusNotFound)
+	has, err := g.countsOf(ctx, at, queue)
+	return err == nil && !has.Estimated && has.Ready+has.Scheduled+has.Leased == 0
 }

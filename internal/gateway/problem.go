@@ -25,6 +25,8 @@ var (
 	invalidBody      = problemType{400, "invalid_json", "Invalid JSON"}
 	invalidCursor    = problemType{400, "invalid_cursor", "Invalid cursor"}
 	internalError    = problemType{500, "internal", "Internal error"}
+	queueNotEmpty    = problemType{409, "queue_not_empty", "Queue not empty"}
+	queueLeased      = problemType{409, "queue_leased", "Queue has leased events"}
 	validationFailed = problemType{422, "validation_failed", "Validation failed"}
 	notOverCells     = problemType{501, "not_over_cells", "Not over several cells"}
 	outcomeUnknown   = problemType{502, "outcome_unknown", "Outcome unknown"}

@@ -85,7 +85,7 @@ func table() []*route {
 	add(get, "/queues", merged(always(queueListing), everywhere))
 	add(get, "/queues/{name}", getQueue)
 	add(put, "/queues/{name}", useAndSetQueue, manages)
-	add(del, "/queues/{name}", countQueue)
+	add(del, "/queues/{name}", deleteQueue)
 	add(post, "/queues/{name}/pause", useAndSetQueue, manages)
 	add(post, "/queues/{name}/resume", useAndSetQueue, manages)
 	add(post, "/queues/{name}/purge", countQueue)

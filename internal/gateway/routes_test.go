@@ -90,6 +90,7 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 	fakes[0].put(placement{Queue: "gone", Cells: []int{9}})
 	e := setup(t, nil, fakes...)
 	const refused = 501
+	e.want(200, "", "GET", "/version", "") // from here on the caller is known
 	for _, test := range []struct {
 		method, path, body string
 		want               int // the cell, or a status
@@ -195,5 +196,37 @@ func TestOneCellGetsEverythingAndNothingIsPlaced(t *testing.T) {
 		if strings.HasSuffix(call, "/placement") {
 			t.Errorf("a queue was placed: %s", call)
 		}
+	}
+}
+
+func TestStrangersAreNotToldWhereQueuesAre(t *testing.T) {
+	t.Parallel()
+	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1)}
+	fakes[0].put(placement{Queue: "a", Cells: []int{0}})
+	fakes[0].put(placement{Queue: "b", Cells: []int{1}})
+	e := setup(t, nil, fakes...)
+	for path, body := range map[string]string{
+		"/queues/a/move": `{"to":"b"}`,
+		"/redrives":      `{"queue":"a","to":"b"}`,
+		"/events/batch":  `{"events":[{"queue":"a"},{"queue":"b"}]}`,
+	} {
+		e.want(http.StatusUnauthorized, "unauthorized", "POST", path, body, "Authorization: Bearer nobody")
+		if got := e.call("POST", path, body); got.status != http.StatusNotImplemented && got.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s answered %d %s", path, got.status, got.body)
+		}
+	}
+}
+
+func TestBatchOfIDsWithOneThatIsNoneIsRefusedAsAWhole(t *testing.T) {
+	t.Parallel()
+	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1)}
+	fakes[0].answers("POST /ack", http.StatusUnprocessableEntity, `{"code":"validation_failed"}`)
+	fakes[1].answers("POST /ack", http.StatusOK, `{"events":[]}`)
+	e := setup(t, nil, fakes...)
+	for _, wrong := range []string{`{"id":-1}`, `{"id":0}`, `{"id":"1"}`, `{"id":1.5}`, `{}`, `{"id":1,"receipt":7}`} {
+		e.want(http.StatusUnprocessableEntity, "validation_failed", "POST", "/ack", `{"events":[{"id":`+idOf(1)+`},`+wrong+`]}`)
+	}
+	if got := fakes[1].calls(); len(got) > 0 {
+		t.Errorf("the other cell was asked: %v", got)
 	}
 }

@@ -147,7 +147,8 @@ var busyRoutes = map[string]bool{
 	"DELETE /events/{id}": true, "POST /events/{id}/nack": true, "POST /events/{id}/extend": true, "POST /extend": true, "POST /events/{id}/release": true, "POST /release": true,
 	"POST /topics/{topic}": true, "POST /publish": true, "GET /log": true, "POST /subscriptions/{name}/read": true, "POST /subscriptions/{name}/commit": true,
 	"POST /in/{name}": true,
-	"GET /livez":      true, "GET /readyz": true, "GET /metrics": true, "GET /version": true,
+	"GET /cell":       true, "GET /cell/queues": true, "GET /placements": true, // by gateways
+	"GET /livez": true, "GET /readyz": true, "GET /metrics": true, "GET /version": true,
 }
 
 func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog.Level {
