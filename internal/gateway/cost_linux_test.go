@@ -81,6 +81,9 @@ func inRole(tb testing.TB, role string, args ...string) (in io.WriteCloser, out 
 	return in, bufio.NewReader(reader)
 }
 
+// aloneHost is the host that a cell is called by which is the only one.
+const aloneHost = "127.0.0.3"
+
 // playCell answers as a cell does, at once, but for claims with a wait, and writes its address. It ends with its input.
 func playCell(in io.Reader, out io.Writer) error {
 	listener, err := net.Listen("tcp", "0.0.0.0:0")
@@ -95,11 +98,13 @@ func playCell(in io.Reader, out io.Writer) error {
 			number := map[bool]int{true: 1}[strings.HasPrefix(r.Host, "127.0.0.2")]
 			_, _ = fmt.Fprintf(w, `{"cell":%d}`, number)
 			return
+		case r.URL.Query().Get("wait") != "": // of the gateway, which follows what changes
+			<-r.Context().Done()
+			return
+		case r.URL.Path == "/placements" && strings.HasPrefix(r.Host, aloneHost):
+			_, _ = io.WriteString(w, `{"placements":[],"version":1,"complete":true}`)
+			return
 		case r.URL.Path == "/placements":
-			if r.URL.Query().Get("wait") != "" {
-				<-r.Context().Done()
-				return
-			}
 			_, _ = io.WriteString(w, `{"placements":[{"queue":"mail","cells":[1],"former":[],"version":1}],"version":1,"complete":true}`)
 			return
 		case r.URL.Path == "/claim" && bytes.Contains(body, []byte("wait")):
@@ -243,7 +248,7 @@ func fronts(tb testing.TB) map[string]func(tb testing.TB) string {
 				p.SetXForwarded()
 			}})
 		},
-		"one cell":  gatewayTo(map[int]*url.URL{0: at("127.0.0.1")}),
+		"one cell":  gatewayTo(map[int]*url.URL{0: at(aloneHost)}),
 		"two cells": gatewayTo(map[int]*url.URL{0: at("127.0.0.1"), 1: at("127.0.0.2")}),
 	}
 }
