@@ -89,13 +89,37 @@ func (g *Gateway) answerClaim(c *call, r *http.Request) (*http.Response, error) 
 }
 
 // claimOnce asks the cells once. They are to be asked again if their answers say that there is nothing yet.
+//
+// It is on the stack while the claim waits, and what it calls before is not: a stack of the next size would be 8 KiB more for each claim.
 func (g *Gateway) claimOnce(c *call, r *http.Request) (resp *http.Response, again bool, err error) {
+	wait, resp, err := g.claimNow(c, r)
+	if resp != nil || err != nil {
+		return resp, false, err
+	}
+	resp, err = g.send(c, c.target, wait.request)
+	wait.leave()
+	if err == nil && wait.isPart {
+		again = isEmptied(resp)
+	}
+	return resp, again, err
+}
+
+// A claimWait is how a claim waits at the target of its call.
+type claimWait struct {
+	request *http.Request
+	isPart  bool   // of the time that the claim waits: then all are asked again
+	leave   func() // is to be called once it waits no more
+}
+
+// claimNow asks the cells that need no wait, and returns their answer; if they have no event, how the claim waits.
+//
+//go:noinline
+func (g *Gateway) claimNow(c *call, r *http.Request) (*claimWait, *http.Response, error) {
 	queue := c.claim.queue
 	from, err := g.claimFrom(queue)
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
-	defer from.leave()
 	if others := g.straysOf(queue, from.current, from.before); len(others) > 0 {
 		from.before, from.every = append(others, from.before...), min(from.every, formerEvery)
 	}
@@ -105,25 +129,31 @@ func (g *Gateway) claimOnce(c *call, r *http.Request) (resp *http.Response, agai
 	} else {
 		ask = slices.Concat(ask, from.alone)
 	}
+	var resp *http.Response
 	if len(ask) > 0 {
-		if resp, err := g.askFormer(c, r, ask); resp != nil || err != nil {
-			return resp, false, err
-		}
+		resp, err = g.askFormer(c, r, ask)
 	}
-	body, isPart, err := c.claim.bodyFor(len(ask) > 0 || len(from.others) > 0, from.every)
-	if err != nil {
-		return nil, false, err
+	var body []byte
+	isPart := false
+	if resp == nil && err == nil {
+		body, isPart, err = c.claim.bodyFor(len(ask) > 0 || len(from.others) > 0, from.every)
+	}
+	if resp != nil || err != nil {
+		from.leave()
+		return nil, resp, err
 	}
 	c.target = from.current
-	resp, err = g.send(c, from.current, withBody(r, body))
-	if err != nil || !isPart {
-		return resp, false, err
+	return &claimWait{withBody(r, body), isPart, from.leave}, nil, nil
+}
+
+// isEmptied reports whether the answer to a claim says that there is no event, and closes it then.
+func isEmptied(resp *http.Response) bool {
+	isEmpty, err := emptyClaim(resp)
+	if err != nil || !isEmpty {
+		return false
 	}
-	if isEmpty, err := emptyClaim(resp); err == nil && isEmpty {
-		_ = resp.Body.Close()
-		return nil, true, nil
-	}
-	return resp, false, nil
+	_ = resp.Body.Close()
+	return true
 }
 
 // bodyFor returns the body of a claim for the rest of its wait; for a part of that, if there are former cells to be asked again.
