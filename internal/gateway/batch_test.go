@@ -201,6 +201,7 @@ func TestCellThatIsAwayFailsItsEventsOfABatchAlone(t *testing.T) {
 	e, cells := batchCells(t, nil)
 	cells[1].server.CloseClientConnections()
 	cells[1].server.Close()
+	e.gateway.cell(1).transport.CloseIdleConnections() // one that is used before its end is noticed leaves the outcome unknown
 	body := eventsOf("two a", "one b", "zero c", "one d")
 	got := e.call("POST", "/events/batch?atomic=false", body) // it may not count as away yet
 	wantTexts(t, "results", resultsOf(t, got), "201 on 2", "503 cell_unavailable 1", "201 on 0", "503 cell_unavailable 1")
