@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +30,9 @@ var (
 	}}
 	keysFollowAtOnce = build{name: "keyed inserts that follow their queue at once", edits: []edit{{
 		"internal/gateway/placement.go", "if p.Keys != nil && p.Keys.Until.After(now) {", "if p.Keys != nil && now.IsZero() {",
+	}}}
+	keysInTurn = build{name: "keyed inserts into a spread queue that go to any of its cells", edits: []edit{{
+		"internal/gateway/spread.go", "name += \"\\x00\" + hashedOf(key)", "name += \"\\x00\" + hashedOf(key) + time.Now().String()",
 	}}}
 	formerForgotten = build{name: "claims that do not ask former cells", edits: []edit{{
 		"internal/gateway/placement.go", "func (g *Gateway) formerOf(p *placement) []*cell {\n", "func (g *Gateway) formerOf(p *placement) []*cell {\n\tif p != nil {\n\t\treturn nil\n\t}\n",
@@ -122,6 +126,49 @@ func queuesMoved(t *testing.T, b build, l *ledger, rounds int) {
 	d.finish(servers[0].AdminURL(), servers[1].AdminURL())
 }
 
+// cellsComeAndGo has two gateways that are told of home alone. Home lists two other cells, queues are spread over them under load, cells are drained and take new queues again, and one of
+// the gateways is killed now and then.
+func cellsComeAndGo(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	servers := []*Server{Start(t, Config{}), Start(t, Config{}), Start(t, Config{})}
+	f := startFleet(t, b, 0, servers[0].URL(), servers[1].URL(), servers[2].URL())
+	for range 2 {
+		f.addGateway(t, b, "0=http://"+f.cells[0].addr)
+	}
+	for cell := 1; cell <= 2; cell++ {
+		f.list(t, cell, true)
+	}
+	d := f.newLoad(t, l)
+	d.start()
+	for round := range rounds {
+		d.awaitInserts(20)
+		cell := 1 + round/4%2
+		other := 3 - cell
+		switch round % 4 {
+		case 0: // spread
+			for i, queue := range d.queues {
+				f.placeOn(t, queue, []string{"[0,1,2]", "[0,1]", "[1,2]"}[(round+i)%3])
+			}
+		case 1: // drained
+			f.list(t, cell, false)
+			for i, queue := range d.queues {
+				f.placeOn(t, queue, []string{fmt.Sprintf("[0,%d]", other), "[0]", fmt.Sprintf("[%d]", other)}[i%3])
+			}
+		case 2: // back
+			f.list(t, cell, true)
+			for i, queue := range d.queues {
+				f.placeOn(t, queue, []string{fmt.Sprintf("[%d]", cell), "[1,2]", "[0]"}[i%3])
+			}
+		default:
+			f.gateways[1].kill()
+			f.gateways[1].start()
+			f.gateways[1].awaitReady(startLimit)
+		}
+	}
+	d.awaitInserts(20)
+	d.finish(servers[0].AdminURL(), servers[1].AdminURL(), servers[2].AdminURL())
+}
+
 // gatewaysOfDifferentAges has a gateway that home cannot be reached from, and that goes by old placements, while queues are moved through another one.
 func gatewaysOfDifferentAges(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
@@ -163,6 +210,11 @@ func TestNothingIsLostWhenQueuesAreMoved(t *testing.T) {
 	runScenario(t, queuesMoved, 6, 100)
 }
 
+func TestNothingIsLostWhenCellsComeAndGo(t *testing.T) {
+	t.Parallel()
+	runScenario(t, cellsComeAndGo, 4, 80)
+}
+
 func TestNothingIsLostByGatewaysOfDifferentAges(t *testing.T) {
 	t.Parallel()
 	runScenario(t, gatewaysOfDifferentAges, 2, 20)
@@ -184,6 +236,12 @@ func TestBrokenBuildWithKeysThatFollowAtOnceIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, queuesMoved, keysFollowAtOnce, 12)
+}
+
+func TestBrokenBuildWithKeysInTurnIsCaught(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, cellsComeAndGo, keysInTurn, 12)
 }
 
 func TestBrokenBuildThatForgetsFormerCellsIsCaught(t *testing.T) {

@@ -56,22 +56,54 @@ func (f *fleet) newLoad(t *testing.T, l *ledger) *load {
 	return d
 }
 
-// place places a queue on a cell, through the first gateway. What it returns again and again while a cell is away does not count.
+// place places a queue on a cell, through the first gateway.
 func (f *fleet) place(t *testing.T, queue string, cell int) {
 	t.Helper()
-	path := "/queues/" + queue + "/placement"
+	f.placeOn(t, queue, fmt.Sprintf("[%d]", cell))
+}
+
+// placeOn places a queue on cells, as the JSON of a placement has them, through the first gateway.
+func (f *fleet) placeOn(t *testing.T, queue, cells string) {
+	t.Helper()
+	var made struct{ Version int64 }
+	path, answer := "/queues/"+queue+"/placement", ""
+	answer = f.put(t, path, `{"cells":`+cells+`}`)
+	if err := json.Unmarshal([]byte(answer), &made); err != nil || made.Version == 0 {
+		t.Fatalf("PUT %s returned %s (%v)", path, answer, err)
+	}
+	f.placed = made.Version
+}
+
+// put makes a call of the first gateway until it succeeds, and returns the answer. What it returns again and again while a cell is away does not count.
+func (f *fleet) put(t *testing.T, path, body string) string {
+	t.Helper()
 	for began := time.Now(); ; pause(50 * time.Millisecond) {
-		status, answer := f.gateways[0].ask(http.MethodPut, path, fmt.Sprintf(`{"cells":[%d]}`, cell))
+		status, answer := f.gateways[0].ask(http.MethodPut, path, body)
 		if status == http.StatusOK || status == http.StatusCreated {
-			var made struct{ Version int64 }
-			if err := json.Unmarshal([]byte(answer), &made); err != nil || made.Version == 0 {
-				t.Fatalf("PUT %s returned %d %s (%v)", path, status, answer, err)
-			}
-			f.placed = made.Version
-			return
+			return answer
 		}
 		if time.Since(began) > startLimit || status < http.StatusInternalServerError && status != 0 {
-			t.Fatalf("PUT %s returned %d %s", path, status, answer)
+			t.Fatalf("PUT %s %s returned %d %s", path, body, status, answer)
+		}
+	}
+}
+
+// list has home list a cell, and returns when every gateway can use it.
+func (f *fleet) list(t *testing.T, cell int, takesNew bool) {
+	t.Helper()
+	f.put(t, fmt.Sprintf("/cells/%d", cell), fmt.Sprintf(`{"url":"http://%s","takes_new":%t}`, f.cells[cell].addr, takesNew))
+	want := fmt.Sprintf(`"takes_new":%t,`, takesNew)
+	for _, gateway := range f.gateways {
+		for began := time.Now(); ; pause(20 * time.Millisecond) {
+			_, answer := gateway.ask(http.MethodGet, "/cells", "")
+			_, of, _ := strings.Cut(answer, fmt.Sprintf(`{"cell":%d,`, cell))
+			of, _, _ = strings.Cut(of, "}")
+			if strings.Contains(of, want) && strings.Contains(of, `"state":"up"`) {
+				break
+			}
+			if time.Since(began) > startLimit {
+				t.Fatalf("within %v a gateway could not use cell %d: %s", startLimit, cell, answer)
+			}
 		}
 	}
 }
