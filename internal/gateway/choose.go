@@ -67,6 +67,9 @@ func (g *Gateway) cellOf(number int) (*cell, error) {
 	if at := g.cell(number); at != nil {
 		return at, nil
 	}
+	if _, _, known := g.placements.state(); known.IsZero() {
+		return nil, away(number, "It is not known yet which cells there are, which home, cell 0, says. Nothing was done; retry.", nil)
+	}
 	if g.placements.names(number) {
 		return nil, g.unknownCell(number)
 	}

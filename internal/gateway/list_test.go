@@ -145,3 +145,18 @@ func TestListOfCellsSaysWhetherTheGatewayCanUseThem(t *testing.T) {
 		t.Errorf("got  %d %s\nwant %s", got.status, got.body, want)
 	}
 }
+
+func TestIDsOfCellsThatAreNotKnownYetAreNotDenied(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	home.answers("GET /events/{id}", http.StatusNotFound, `{"code":"event_not_found"}`)
+	one.answers("GET /events/{id}", http.StatusOK, `{"id":7}`)
+	home.list(listedAt(one, true))
+	thaw := home.freeze()
+	e := start(t, nil, home)
+	e.wantProblem(cellUnavailable, 1, "GET", "/events/"+idOf(1), "")
+	e.wantProblem(cellUnavailable, 1, "POST", "/ack", `{"events":[{"id":`+idOf(1)+`}]}`)
+	thaw()
+	e.until("the cell is known", func() bool { return e.call("GET", "/events/"+idOf(1), "").status == http.StatusOK })
+	e.want(http.StatusNotFound, "event_not_found", "GET", "/events/"+idOf(200), "") // there is no such cell
+}
