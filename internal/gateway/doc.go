@@ -27,6 +27,10 @@
 //	gather.go     parts of a call, asked of several cells
 //	object.go     JSON objects that are joined member by member
 //	claim.go      claims from queues that were moved, are spread, or are placed nowhere yet
+//	delete.go     the deletion of a queue on all its cells
+//	move.go       queues that are placed elsewhere, and former cells that are empty
+//	cells.go      the cells that there are, and which of them have a part of a queue
+//	list.go       home's list of cells
 //	placement.go  the placements of queues that home has, followed by their version; the first use of a queue
 //	forward.go    events that home has wait for the cells of their queues
 //	strays.go     events of queues on cells that they are not placed on
@@ -46,7 +50,7 @@
 // [Gateway.Run] has one goroutine that follows the placements of home and the list of cells, and two that follow home's keys and owners; and for each cell one that looks after it
 // (cell.watch), one that looks for stray events, and unless it is home two for each of these that keep it level, and one
 // that brings it the events that home has wait for it. A request has the goroutine of its handler, and those that net/http
-// starts. Nothing is kept on disk.
+// starts. One goroutine asks former cells whether they are empty. Nothing is kept on disk.
 //
 // A cell's state is replaced as a whole, and never changed. placements.mu guards the placements and who waits for a change of one; no other lock is taken while
 // it is held.
