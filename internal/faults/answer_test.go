@@ -406,8 +406,8 @@ func (c *answerless) run() {
 	c.lose(lostCall{"resume_schedule", post, path + "/resume", "", nil, false, count(`agent.schedule where status = 'active'`), 1, 0})
 	c.lose(lostCall{"run_schedule", post, path + "/run", "", nil, true, count(`agent.event where queue = 'later'`), 1, 0})
 	c.lose(lostCall{"delete_schedule_if_match", del, path, "", nil, false, count(`agent.schedule where status = 'active'`), 0, 0})
-	c.lose(lostCall{"put_owner_if_match", put, "/owners/ada", `{"timezone":"Europe/London"}`, nil, false, count(`agent.owner`), 1, 0})
-	c.lose(lostCall{"delete_owner_if_match", del, "/owners/ada", "", nil, false, count(`agent.owner`), 0, 0})
+	c.lose(lostCall{"put_owner_if_match", put, "/owners/ada", `{"timezone":"Europe/London"}`, nil, false, count(`agent.owner where id = 'ada'`), 1, 0})
+	c.lose(lostCall{"delete_owner_if_match", del, "/owners/ada", "", nil, false, count(`agent.owner where id = 'ada'`), 0, 0})
 
 	c.lose(lostCall{"put_source", put, "/sources/shop", fmt.Sprintf(`{"kind":"token","queue":"in","key":"{/id}","secrets":[%q],"keep_raw":"24h"}`, sourceSecret), nil, false, count(`agent.source`), 1, 0})
 	c.lose(lostCall{"insert_and_claim_events", post, "/in/shop", `{"id":"a"}`, []string{"Authorization: Bearer " + sourceSecret}, false, count(`agent.event where queue = 'in'`), 1, 0})
