@@ -78,8 +78,6 @@ var Bars = []Bar{
 	{part: "match", name: "match: events/s with 10,000 filters", value: `match \(10000 filters\)`, least: 200_000},
 	{part: "match", name: "match: rate with 100,000 filters ÷ with 10,000", value: `match \(100000 filters\)`, of: []string{"match (10000 filters)"}, least: 0.5},
 
-	{part: "cells", name: "cells: rate of 4 ÷ of one", value: `cells: 4 cells over one`, least: 3.6},
-	{part: "cells", name: "cells: page $1 of history over 4 ÷ of one", value: `cells: page (\d+) of history over 4 cells over one`, most: 2},
 
 	{part: "memory", name: "memory: MiB at full load, $1", value: `memory \((\d+ connections)\) server_rss_max_mib`, most: 64},
 }

@@ -66,8 +66,8 @@ func (f *fleet) place(t *testing.T, queue string, cell int) {
 func (f *fleet) placeOn(t *testing.T, queue, cells string) {
 	t.Helper()
 	var made struct{ Version int64 }
-	path, answer := "/queues/"+queue+"/placement", ""
-	answer = f.put(t, path, `{"cells":`+cells+`}`)
+	path := "/queues/" + queue + "/placement"
+	answer := f.put(t, path, `{"cells":`+cells+`}`)
 	if err := json.Unmarshal([]byte(answer), &made); err != nil || made.Version == 0 {
 		t.Fatalf("PUT %s returned %s (%v)", path, answer, err)
 	}
