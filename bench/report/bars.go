@@ -78,7 +78,6 @@ var Bars = []Bar{
 	{part: "match", name: "match: events/s with 10,000 filters", value: `match \(10000 filters\)`, least: 200_000},
 	{part: "match", name: "match: rate with 100,000 filters ÷ with 10,000", value: `match \(100000 filters\)`, of: []string{"match (10000 filters)"}, least: 0.5},
 
-
 	{part: "memory", name: "memory: MiB at full load, $1", value: `memory \((\d+ connections)\) server_rss_max_mib`, most: 64},
 }
 
