@@ -89,12 +89,7 @@ func (a *answers) isUnknownTo(at *cell) bool { return slices.Contains(a.unknown,
 
 // begin begins an answer of the gateway that is written as it comes.
 func (c *call) begin(mediaType string) {
-	h := c.Header()
-	h["X-Request-Id"] = []string{c.id}
-	h["X-Content-Type-Options"] = []string{"nosniff"}
-	h["Content-Security-Policy"] = []string{"default-src 'none'; frame-ancestors 'none'"}
-	h["Content-Type"] = []string{mediaType}
-	h["Cache-Control"] = []string{"no-store"}
+	setOwn(c.Header(), c.id, mediaType)
 	c.WriteHeader(http.StatusOK)
 }
 

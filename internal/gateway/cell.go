@@ -266,6 +266,13 @@ func (c *cell) ownHeader() http.Header {
 	return http.Header{"Authorization": {"Bearer " + c.key}}
 }
 
+// jsonHeader returns the header of a call of the gateway's own that has a body.
+func (c *cell) jsonHeader() http.Header {
+	header := c.ownHeader()
+	header["Content-Type"] = []string{"application/json"}
+	return header
+}
+
 // do makes a call of the gateway's own.
 func (c *cell) do(ctx context.Context, method, path string, header http.Header, body io.Reader, out any) error {
 	_, text, err := c.fetch(ctx, method, path, header, body, maxOwnPage)

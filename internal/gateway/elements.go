@@ -288,12 +288,18 @@ func (s shares) missing() []int {
 
 // listNumbers writes numbers as a sentence has them: "0, 2 and 5".
 func listNumbers(numbers []int) string {
-	texts := make([]string, len(numbers))
-	for i, n := range numbers {
-		texts[i] = strconv.Itoa(n)
-	}
+	texts := textsOf(numbers)
 	if len(texts) < 2 {
 		return strings.Join(texts, "")
 	}
 	return strings.Join(texts[:len(texts)-1], ", ") + " and " + texts[len(texts)-1]
+}
+
+// textsOf writes numbers.
+func textsOf(numbers []int) []string {
+	texts := make([]string, len(numbers))
+	for i, n := range numbers {
+		texts[i] = strconv.Itoa(n)
+	}
+	return texts
 }

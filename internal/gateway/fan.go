@@ -47,7 +47,6 @@ func (g *Gateway) holdersOf(queue string, isEver bool) ([]*cell, error) {
 		if err != nil {
 			return nil, err
 		}
-		found = append(slices.Clone(found), g.strays.of(queue)...)
 	}
 	cells := []*cell{lead}
 	for _, at := range found {
@@ -139,7 +138,7 @@ func enablePush(g *Gateway, c *call, r *http.Request) error {
 	return g.chooseOfQueue(c, r, (*Gateway).answerEach)
 }
 
-// countQueue is for calls that change events of the queue in the path, or delete it, and say how many events that was.
+// countQueue is for calls that change events of the queue in the path and say how many that was.
 func countQueue(g *Gateway, c *call, r *http.Request) error {
 	return g.chooseOfQueue(c, r, (*Gateway).answerSums)
 }
@@ -477,13 +476,13 @@ const settingCells = 16
 func (g *Gateway) setLike(ctx context.Context, queue string, lead *cell, others []*cell) (missing []int) {
 	ctx, cancel := context.WithTimeout(ctx, placeTime)
 	defer cancel()
-	var copied []byte
-	for range 3 { // it may be changed by somebody else meanwhile, who may have been here before
-		now, err := g.copyOf(ctx, lead, queue)
-		if err == nil && copied != nil && bytes.Equal(now, copied) {
-			break
-		}
-		copied, missing = now, nil
+	failed := func(at *cell, err error) {
+		at.log.Error().Str("queue", queue).Err(err).Msg("the queue could not be set on the cell as it is on others; it is when the cell can be used")
+		at.behind.add(queue, true)
+		missing = append(missing, at.number)
+	}
+	err := g.eachCopy(ctx, lead, queue, func(now []byte) error {
+		missing = nil
 		var mu sync.Mutex
 		var setting sync.WaitGroup
 		slots := make(chan struct{}, settingCells)
@@ -491,26 +490,24 @@ func (g *Gateway) setLike(ctx context.Context, queue string, lead *cell, others 
 			slots <- struct{}{}
 			setting.Go(func() {
 				defer func() { <-slots }()
-				failed := err
-				switch {
-				case failed == nil && !at.isUp():
-					failed = errAway
-				case failed == nil:
-					failed = g.setEach(ctx, []*cell{at}, queue, now)
+				err := errAway
+				if at.isUp() {
+					err = g.setEach(ctx, []*cell{at}, queue, now)
 				}
-				if failed == nil {
-					return
+				if err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					failed(at, err)
 				}
-				at.log.Error().Str("queue", queue).Err(failed).Msg("the queue could not be set on the cell as it is on others; it is when the cell can be used")
-				at.behind.add(queue, true)
-				mu.Lock()
-				missing = append(missing, at.number)
-				mu.Unlock()
 			})
 		}
 		setting.Wait()
-		if err != nil {
-			break
+		return nil
+	})
+	if err != nil { // it is not known how the leading one is set
+		missing = nil
+		for _, at := range others {
+			failed(at, err)
 		}
 	}
 	return missing

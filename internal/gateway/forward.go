@@ -153,13 +153,6 @@ func (g *Gateway) addRaw(ctx context.Context, e *waitingEvent) error {
 	return err
 }
 
-// jsonHeader returns the header of a call of the gateway's own that has a body.
-func (c *cell) jsonHeader() http.Header {
-	header := c.ownHeader()
-	header["Content-Type"] = []string{"application/json"}
-	return header
-}
-
 // bring inserts events on a cell and acks them at home. An insert whose outcome is unknown is repeated, as the cell knows what it has; an event that the cell does not take
 // waits, and is tried again.
 func (g *Gateway) bring(ctx context.Context, to *cell, events []waitingEvent, began time.Time) error {

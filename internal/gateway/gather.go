@@ -142,11 +142,5 @@ func (c *call) missing(numbers []int) {
 	if len(numbers) == 0 {
 		return
 	}
-	numbers = slices.Clone(numbers)
-	slices.Sort(numbers)
-	text := make([]string, len(numbers))
-	for i, number := range numbers {
-		text[i] = strconv.Itoa(number)
-	}
-	c.Header().Set(unavailableHeader, strings.Join(text, ", "))
+	c.Header().Set(unavailableHeader, strings.Join(textsOf(slices.Sorted(slices.Values(numbers))), ", "))
 }

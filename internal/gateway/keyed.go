@@ -121,12 +121,10 @@ func (g *Gateway) leaveKeys(ctx context.Context, at *cell, queue string, keys []
 		return nil, full("Cell " + at.label + " holds as many calls as it may. Nothing was done; retry with growing pauses.")
 	}
 	defer at.calls.leave()
-	header := at.ownHeader()
-	header.Set("Content-Type", "application/json")
 	var left struct {
 		Events []*int64 `json:"events"`
 	}
-	err = at.do(ctx, http.MethodPost, "/cell/queues/"+url.PathEscape(queue)+"/keys", header, bytes.NewReader(body), &left)
+	err = at.do(ctx, http.MethodPost, "/cell/queues/"+url.PathEscape(queue)+"/keys", at.jsonHeader(), bytes.NewReader(body), &left)
 	switch {
 	case ctx.Err() != nil && err != nil, err == nil && len(left.Events) != len(which):
 		return nil, away(at.number, detail+"does not answer. Nothing was done; retry.", err)

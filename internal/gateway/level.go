@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -56,7 +57,7 @@ func (g *Gateway) keepSet(ctx context.Context, at *cell) {
 		}
 		if time.Since(all) >= setAllEvery {
 			all = time.Now()
-			for _, p := range g.placements.ofSeveral() {
+			for _, p := range g.placements.those((*placement).isOfSeveral) {
 				if slices.Contains(g.among(p.sets()), at) {
 					at.behind.add(p.Queue, false)
 				}
@@ -86,16 +87,23 @@ func (g *Gateway) setAsLeading(ctx context.Context, at *cell, queue string, isCh
 	}
 	ctx, cancel := context.WithTimeout(ctx, placeTime)
 	defer cancel()
-	var copied []byte
-	for range 3 { // see setLike
-		now, err := g.copyOf(ctx, lead, queue)
-		if err != nil || copied != nil && string(now) == string(copied) {
-			return err
-		}
+	return g.eachCopy(ctx, lead, queue, func(now []byte) error {
 		if !isChanged && isSetToNothing(now) {
 			return nil
 		}
-		if err := g.setEach(ctx, []*cell{at}, queue, now); err != nil {
+		return g.setEach(ctx, []*cell{at}, queue, now)
+	})
+}
+
+// eachCopy has set called with what a queue is set to on its leading cell, again if that was changed by somebody else meanwhile, who may have been at the others before.
+func (g *Gateway) eachCopy(ctx context.Context, lead *cell, queue string, set func(copied []byte) error) error {
+	var copied []byte
+	for range 3 {
+		now, err := g.copyOf(ctx, lead, queue)
+		if err != nil || copied != nil && bytes.Equal(now, copied) {
+			return err
+		}
+		if err := set(now); err != nil {
 			return err
 		}
 		copied = now
@@ -121,15 +129,5 @@ func (p *placement) sets() []cellSet {
 	return sets
 }
 
-// ofSeveral returns the placements of queues that several cells hold a part of.
-func (p *placements) ofSeveral() []*placement {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	var found []*placement
-	for _, placed := range p.byQueue {
-		if len(placed.Cells) != 1 || len(placed.Former) > 0 {
-			found = append(found, placed)
-		}
-	}
-	return found
-}
+// isOfSeveral reports whether several cells hold a part of the queue.
+func (p *placement) isOfSeveral() bool { return len(p.Cells) != 1 || len(p.Former) > 0 }

@@ -40,10 +40,7 @@ func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, bo
 	defer cancel()
 	path := "/queues/" + url.PathEscape(queue) + "/placement"
 	// Who may not place it must change nothing on other cells: home is asked first, under a condition that is never met.
-	trial := c.partOf(r, http.MethodPut, path, nil, body)
-	trial.Header.Del("If-None-Match")
-	trial.Header.Set("If-Match", noVersion)
-	if _, err := g.success(c, g.ask(ctx, c, g.home(), trial)); !isAnswer(err, http.StatusPreconditionFailed) {
+	if err := g.rehearse(ctx, c, g.home(), c.partOf(r, http.MethodPut, path, nil, body)); !isAnswer(err, http.StatusPreconditionFailed) {
 		return err
 	}
 	if err := g.checkKnown(ctx, cells); err != nil {
@@ -80,6 +77,14 @@ func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, bo
 	}
 	(&answered{answer.resp.StatusCode, answer.resp.Header, text}).write(c)
 	return nil
+}
+
+// rehearse sends a call under a condition that is never met, so that it changes nothing. It fails with 412 as the *answered if the caller may make the call, else with why not.
+func (g *Gateway) rehearse(ctx context.Context, c *call, at *cell, req *http.Request) error {
+	req.Header.Del("If-None-Match")
+	req.Header.Set("If-Match", noVersion)
+	_, err := g.success(c, g.ask(ctx, c, at, req))
+	return err
 }
 
 // checkKnown makes sure that this gateway knows the cells that a queue is to be placed on. One that home lists with a URL it will know in a moment; any other there is not.
@@ -145,9 +150,7 @@ func (g *Gateway) copyOf(ctx context.Context, at *cell, queue string) ([]byte, e
 // setEach has a queue be set on cells as a copy says.
 func (g *Gateway) setEach(ctx context.Context, cells []*cell, queue string, copied []byte) error {
 	for _, at := range cells {
-		header := at.ownHeader()
-		header.Set("Content-Type", "application/json")
-		if err := notSet(at, queue, at.do(ctx, http.MethodPut, "/cell/queues/"+url.PathEscape(queue), header, bytes.NewReader(copied), nil)); err != nil {
+		if err := notSet(at, queue, at.do(ctx, http.MethodPut, "/cell/queues/"+url.PathEscape(queue), at.jsonHeader(), bytes.NewReader(copied), nil)); err != nil {
 			return err
 		}
 	}
@@ -184,7 +187,7 @@ func (g *Gateway) findEmpty(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		for _, p := range g.placements.withFormer() {
+		for _, p := range g.placements.those(func(p *placement) bool { return len(p.Former) > 0 }) {
 			if g.home().isUp() && ctx.Err() == nil {
 				g.findEmptyOf(ctx, p)
 			}
@@ -223,8 +226,7 @@ func (g *Gateway) findEmptyOf(ctx context.Context, p *placement) {
 		if err != nil {
 			panic(err) // numbers always encode
 		}
-		header := g.home().ownHeader()
-		header.Set("Content-Type", "application/json")
+		header := g.home().jsonHeader()
 		header.Set("If-Match", fmt.Sprintf(`"%d"`, p.Version))
 		made := new(placement)
 		err = g.home().do(ctx, http.MethodPost, "/queues/"+url.PathEscape(p.Queue)+"/placement/drained", header, bytes.NewReader(body), made)

@@ -150,23 +150,17 @@ func (p *placement) isAtHome() bool {
 
 // names reports whether a placement names a cell.
 func (p *placements) names(number int) bool {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	for _, placed := range p.byQueue {
-		if slices.Contains(placed.Cells, number) || slices.ContainsFunc(placed.Former, func(f former) bool { return slices.Contains(f.Cells, number) }) {
-			return true
-		}
-	}
-	return false
+	placed, before := p.count(number)
+	return placed+before > 0
 }
 
-// withFormer returns the placements that have former cells.
-func (p *placements) withFormer() []*placement {
+// those returns the placements that a test is true for.
+func (p *placements) those(test func(*placement) bool) []*placement {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	var found []*placement
 	for _, one := range p.byQueue {
-		if len(one.Former) > 0 {
+		if test(one) {
 			found = append(found, one)
 		}
 	}

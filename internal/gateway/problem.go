@@ -119,14 +119,19 @@ func (p *problem) write(w http.ResponseWriter, requestID string) {
 // writeOwn writes an answer of the gateway itself.
 func writeOwn(w http.ResponseWriter, requestID string, status int, mediaType string, body []byte) {
 	h := w.Header()
+	setOwn(h, requestID, mediaType)
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	_, _ = w.Write(body) //nolint:gosec // it has its media type; a client that has gone misses this only
+}
+
+// setOwn sets the header of an answer of the gateway itself.
+func setOwn(h http.Header, requestID, mediaType string) {
 	h["X-Request-Id"] = []string{requestID}
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	h["Content-Security-Policy"] = []string{"default-src 'none'; frame-ancestors 'none'"}
 	h["Content-Type"] = []string{mediaType}
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["Cache-Control"] = []string{"no-store"}
-	w.WriteHeader(status)
-	_, _ = w.Write(body) //nolint:gosec // it has its media type; a client that has gone misses this only
 }
 
 // An answered is an answer of a cell that the gateway has asked something on behalf of a caller, which is the answer to the caller, too: home's refusal of a
