@@ -30,40 +30,19 @@ type CopiesPage struct {
 	IsComplete bool // the pages are all keys that there are
 }
 
-const (
-	copiesPoll      = time.Second      // between two looks of one who waits for changes, while notifications may not arrive
-	quietCopiesPoll = 30 * time.Second // the same while they do
-)
-
 // Copies returns copies of keys. Where it goes on from a version, it waits until a key has changed since, for Wait at most. It fails with ErrBadCursor or
 // ErrQueryTimeout.
 func (s *Service) Copies(ctx context.Context, p CopiesParams) (CopiesPage, error) {
-	until := time.NewTimer(p.Wait)
-	defer until.Stop()
-	for {
-		changes := s.changes() // before the look, so that none is missed
-		page, err := s.copies(ctx, p)
-		if err != nil || p.Wait <= 0 || p.Cursor != "" || page.IsComplete || len(page.Copies) > 0 {
-			return page, err
-		}
-		poll := copiesPoll
-		if s.cfg.Database.MissesNothing() {
-			poll = quietCopiesPoll
-		}
-		look := time.NewTimer(poll)
-		select {
-		case <-changes:
-		case <-look.C:
-		case <-s.drained:
-			p.Wait = 0
-		case <-until.C:
-			p.Wait = 0
-		case <-ctx.Done():
-			look.Stop()
-			return CopiesPage{}, wrap("waiting for changes of keys", ctx.Err())
-		}
-		look.Stop()
+	var page CopiesPage
+	var failed error
+	err := s.cfg.Database.AwaitChange(ctx, p.Wait, s.drained, s.changes, func() bool {
+		page, failed = s.copies(ctx, p)
+		return failed != nil || p.Cursor != "" || page.IsComplete || len(page.Copies) > 0
+	})
+	if err != nil {
+		return CopiesPage{}, wrap("waiting for changes of keys", err)
 	}
+	return page, failed
 }
 
 // copies is Copies without the wait.

@@ -11,11 +11,6 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-const (
-	waitPoll      = time.Second      // between two looks of one who waits, while notifications may not arrive
-	quietWaitPoll = 30 * time.Second // the same while they do
-)
-
 // A placementRow is a placement as the database has it.
 type placementRow struct {
 	Placement
@@ -81,32 +76,16 @@ func (s *Service) Placement(ctx context.Context, queue string) (Placement, error
 // Placements lists placements by their versions. Where it goes on from a version, it waits until there is one, for Wait at most; those that were removed are
 // among them then. It fails with ErrNotHome, ErrBadCursor and ErrQueryTimeout.
 func (s *Service) Placements(ctx context.Context, p PlacementsParams) (PlacementsPage, error) {
-	until := time.NewTimer(p.Wait)
-	defer until.Stop()
-	for {
-		changes := s.changes() // before the look, so that none is missed
-		page, err := s.placements(ctx, p)
-		if err != nil || p.Wait <= 0 || p.Cursor != "" || page.IsComplete || page.Version != p.AfterVersion {
-			return page, err
-		}
-		poll := waitPoll
-		if s.cfg.Database.MissesNothing() {
-			poll = quietWaitPoll
-		}
-		look := time.NewTimer(poll)
-		select {
-		case <-changes:
-		case <-look.C:
-		case <-s.drained:
-			p.Wait = 0
-		case <-until.C:
-			p.Wait = 0
-		case <-ctx.Done():
-			look.Stop()
-			return PlacementsPage{}, ctx.Err()
-		}
-		look.Stop()
+	var page PlacementsPage
+	var failed error
+	err := s.cfg.Database.AwaitChange(ctx, p.Wait, s.drained, s.changes, func() bool {
+		page, failed = s.placements(ctx, p)
+		return failed != nil || p.Cursor != "" || page.IsComplete || page.Version != p.AfterVersion
+	})
+	if err != nil {
+		return PlacementsPage{}, err
 	}
+	return page, failed
 }
 
 // placements is Placements without the wait.

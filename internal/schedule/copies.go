@@ -28,11 +28,6 @@ type OwnerCopiesPage struct {
 	IsComplete bool   // the pages are all owners that there are
 }
 
-const (
-	copiesPoll      = time.Second      // between two looks of one who waits for changes, while notifications may not arrive
-	quietCopiesPoll = 30 * time.Second // the same while they do
-)
-
 // snapshotText is how PostgreSQL writes a snapshot of transactions.
 var snapshotText = regexp.MustCompile(`^[0-9]+:[0-9]+:[0-9,]*$`)
 
@@ -44,32 +39,16 @@ func (s *Service) ownerSubscriber() pg.Subscriber {
 // OwnerCopies returns copies of owners. Where it goes on from an earlier reading, it waits until an owner has changed since, for Wait at most. It fails with ErrBadCursor or
 // ErrQueryTimeout.
 func (s *Service) OwnerCopies(ctx context.Context, p OwnerCopiesParams) (OwnerCopiesPage, error) {
-	until := time.NewTimer(p.Wait)
-	defer until.Stop()
-	for {
-		changes := s.ownerChanges() // before the look, so that none is missed
-		page, err := s.ownerCopies(ctx, p)
-		if err != nil || p.Wait <= 0 || p.Cursor != "" || page.IsComplete || len(page.Copies) > 0 {
-			return page, err
-		}
-		poll := copiesPoll
-		if s.db.MissesNothing() {
-			poll = quietCopiesPoll
-		}
-		look := time.NewTimer(poll)
-		select {
-		case <-changes:
-		case <-look.C:
-		case <-s.drained:
-			p.Wait = 0
-		case <-until.C:
-			p.Wait = 0
-		case <-ctx.Done():
-			look.Stop()
-			return OwnerCopiesPage{}, wrap("waiting for changes of owners", ctx.Err())
-		}
-		look.Stop()
+	var page OwnerCopiesPage
+	var failed error
+	err := s.db.AwaitChange(ctx, p.Wait, s.drained, s.ownerChanges, func() bool {
+		page, failed = s.ownerCopies(ctx, p)
+		return failed != nil || p.Cursor != "" || page.IsComplete || len(page.Copies) > 0
+	})
+	if err != nil {
+		return OwnerCopiesPage{}, wrap("waiting for changes of owners", err)
 	}
+	return page, failed
 }
 
 // ownerCopies is OwnerCopies without the wait.
