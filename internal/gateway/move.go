@@ -15,7 +15,7 @@ import (
 // noVersion is an ETag that no placement has: their versions begin far above.
 const noVersion = `"1"`
 
-// choosePlacement is for the placement of the queue in the path on other cells, which are set as those that it is on before new events go there: see place.
+// choosePlacement is for the placement of the queue in the path on other cells, which are set as those that it is on before new events go there: see move.
 func choosePlacement(g *Gateway, c *call, r *http.Request) error {
 	c.target = g.home()
 	queue := pathValue(r, "name")
