@@ -16,7 +16,8 @@ import (
 
 // Cells is events from insert to ack, many in each request, through a gateway in front of several cells, in turns with the same through a gateway in front of one of
 // them. Each cell has a PostgreSQL of its own, held to a share of the processors, so that a machine with few of them shows what more databases are worth: the rest has to
-// be enough for the gateways, the servers and the clients. Then, if asked for, pages of history are read from all cells and from one, with nothing held.
+// be enough for the gateways, the servers and the clients. Then, if asked for and with nothing held, pages of history are read from all cells and from one, and clients
+// of the other cells are measured while one cell does not answer.
 type Cells struct {
 	Cells       int           `default:"4" least:"2" most:"16" placeholder:"N" help:"How many cells."`
 	Share       float64       `default:"0.25" placeholder:"N" help:"How many processors each PostgreSQL may use (needs Linux, and root or a delegated control group); 0: as many as it likes."`
@@ -26,6 +27,7 @@ type Cells struct {
 	Duration    time.Duration `default:"10s" help:"How long each turn takes, after the warm-up."`
 	HistoryRows int           `least:"0" most:"100000000" default:"0" placeholder:"N" help:"Events in the history of each cell of which pages are read; 0 leaves that out."`
 	HistoryRead int           `default:"200" placeholder:"N" help:"How many pages are read from one cell and from all of them."`
+	AwayRate    float64       `default:"0" placeholder:"N" help:"Events a second on each cell, one by one, while the last cell answers and while it does not; 0 leaves that out."`
 }
 
 func (*Cells) name() string { return "cells" }
@@ -80,6 +82,11 @@ func (w *Cells) run(ctx context.Context, s *session) (err error) {
 	}
 	s.compare(fmt.Sprintf("%d cells over one", w.Cells), all.over(one.turns))
 	s.compare(fmt.Sprintf("%d cells over one, processor time for each event", w.Cells), all.costOver(one.turns))
+	if w.AwayRate > 0 {
+		if err := w.measureAway(ctx, s, f); err != nil {
+			return err
+		}
+	}
 	if w.HistoryRows == 0 {
 		return nil
 	}
@@ -126,19 +133,27 @@ func startGateway(ctx context.Context, s *session, list []string) (*server, erro
 	if err != nil {
 		return nil, err
 	}
+	if err := awaitCells(ctx, srv, len(list)); err != nil {
+		return nil, errors.Join(err, srv.process.stop())
+	}
+	return srv, nil
+}
+
+// awaitCells returns when a gateway uses so many cells.
+func awaitCells(ctx context.Context, gateway *server, cells int) error {
 	waiting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the gateway does not use all cells within %s", startLimit))
 	defer cancel()
 	for {
-		_, err := srv.target.Get(waiting, "/readyz")
+		_, err := gateway.target.Get(waiting, "/readyz")
 		var body []byte
 		if err == nil {
-			body, err = srv.target.Get(waiting, "/metrics")
+			body, err = gateway.target.Get(waiting, "/metrics")
 		}
-		if err == nil && isUpAll(body, len(list)) {
-			return srv, nil
+		if err == nil && isUpAll(body, cells) {
+			return nil
 		}
 		if !load.Pause(waiting, pollInterval) {
-			return nil, errors.Join(context.Cause(waiting), err, srv.process.stop())
+			return errors.Join(context.Cause(waiting), err)
 		}
 	}
 }
@@ -332,16 +347,26 @@ func (l *cellsLoad) balance(ctx context.Context, s *session) (*load.Balance, err
 	return sum, nil
 }
 
+// free lets each PostgreSQL use as many processors as it likes.
+func (f *fleet) free() error {
+	for _, postgres := range f.postgres {
+		if postgres.group == nil {
+			continue
+		}
+		if err := postgres.group.hold(0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // readHistory fills the history of each cell, and reads its first two pages through both gateways in turns.
 func (w *Cells) readHistory(ctx context.Context, s *session, f *fleet) error {
+	if err := f.free(); err != nil {
+		return err
+	}
 	for number, cell := range f.cells {
 		s.progress.show("filling the history of cell %d", number)
-		postgres := f.postgres[number]
-		if postgres.group != nil { // from here on
-			if err := postgres.group.hold(0); err != nil {
-				return err
-			}
-		}
 		var n int
 		err := cell.db.conn.QueryRow(ctx, historyPartitionsStatement).Scan(&n)
 		if err == nil {

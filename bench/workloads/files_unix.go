@@ -10,3 +10,9 @@ func maxOpenFiles() (most uint64, isKnown bool) {
 	err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
 	return uint64(limit.Max), err == nil //nolint:unconvert // its type differs between systems
 }
+
+// freeze stops the process where it is. It keeps its connections and answers nothing.
+func (p *process) freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// thaw has a frozen process go on.
+func (p *process) thaw() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
