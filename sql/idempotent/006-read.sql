@@ -444,6 +444,9 @@ declare
   _window text = agent_private.finished_window(_from, _to, _finished_from, _finished_to) || _before;
   _filter text = agent_private.history_filter
     (_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues, _finished_from, _finished_to) || _before;
+  _recent timestamptz;
+  _part text;
+  _count int4;
 begin
   if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
     perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled');
@@ -478,13 +481,20 @@ begin
   if _contains is not null or _meta is not null then
     perform set_config('enable_sort', 'on', true); -- until the function ends: an index on these, if there is one, has no order
   end if;
-  return query execute
-    ( select 'select v.* from ((' || string_agg(format(_sql, o.outcome, _filter), ') union all (')
-        || ')) h cross join lateral agent_private.event_view(h.event) as v order by h.event_ts desc, h.id desc limit $1'
-      from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
-      where _outcome is null or o.outcome = _outcome
-    )
-    using _limit;
+  -- Planning to read each of many partitions for each outcome takes longer than reading a page, and most pages end in the newest two.
+  _recent = agent_private.history_week(agent_private.bounded_time(least(_before_ts, _to, now() + interval '1 day'))) - interval '7 days';
+  foreach _part in array case when _from >= _recent then '{""}' else array[format(' and h.event_ts >= %L', _recent), format(' and h.event_ts < %L', _recent)] end loop
+    return query execute
+      ( select 'select v.* from ((' || string_agg(format(_sql, o.outcome, _filter || _part), ') union all (')
+          || ')) h cross join lateral agent_private.event_view(h.event) as v order by h.event_ts desc, h.id desc limit $1'
+        from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
+        where _outcome is null or o.outcome = _outcome
+      )
+      using _limit;
+    get diagnostics _count = row_count;
+    _limit = _limit - _count;
+    exit when _limit = 0;
+  end loop;
 end
 $func$;
 
