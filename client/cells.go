@@ -81,9 +81,19 @@ func (c *Client) PutCell(ctx context.Context, number int, p PutCellParams) (List
 	return listed, err
 }
 
+// DeleteCellParams say how to take a cell off the list; the zero value is for one that nothing needs any more.
+type DeleteCellParams struct {
+	// Keys is "now" to give up the idempotency keys that were used there and count still; empty: the cell stays on the list while there are some.
+	Keys string
+}
+
 // DeleteCell takes a cell off the list that no queue is on, or returns [ErrNotFound].
-func (c *Client) DeleteCell(ctx context.Context, number int) error {
-	_, err := c.Do(ctx, Request{Method: http.MethodDelete, Path: "/cells/" + strconv.Itoa(number)}, nil)
+func (c *Client) DeleteCell(ctx context.Context, number int, p DeleteCellParams) error {
+	query := url.Values{}
+	if p.Keys != "" {
+		query.Set("keys", p.Keys)
+	}
+	_, err := c.Do(ctx, Request{Method: http.MethodDelete, Path: "/cells/" + strconv.Itoa(number), Query: query}, nil)
 	return err
 }
 

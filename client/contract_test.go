@@ -75,12 +75,14 @@ var wires = map[string]wire{
 	"showVersion":    {response: Version{}},
 	"getCell":        {response: Cell{}},
 
-	"getQueueCopy":    {response: QueueCopy{}},
-	"putQueueCopy":    {request: QueueCopy{}, response: putQueueCopy{}},
-	"leaveKeys":       {request: leaveKeysRequest{}, response: leftKeys{}},
-	"listCells":       {response: cellList{}},
-	"putCell":         {request: PutCellParams{}, response: ListedCell{}},
-	"deleteCell":      {},
+	"getQueueCopy": {response: QueueCopy{}},
+	"putQueueCopy": {request: QueueCopy{}, response: putQueueCopy{}},
+	"leaveKeys":    {request: leaveKeysRequest{}, response: leftKeys{}},
+	"listCells":    {response: cellList{}},
+	"putCell":      {request: PutCellParams{}, response: ListedCell{}},
+	"deleteCell": {query: struct {
+		Keys string `query:"keys"`
+	}{}},
 	"putPlacement":    {request: PlaceParams{}, response: Placement{}},
 	"placeNewQueue":   {request: placeNewQueueRequest{}, response: Placement{}},
 	"getPlacement":    {response: Placement{}},

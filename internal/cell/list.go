@@ -3,8 +3,11 @@ package cell
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -38,7 +41,13 @@ func (s *Service) PutQueueCopy(ctx context.Context, queue string, copied json.Ra
 	return got.Changed, wrap("putting a copy of a queue", err)
 }
 
-// Delete takes a cell off the list. It fails with ErrNotHome, ErrNotListed and ErrInUse.
-func (s *Service) Delete(ctx context.Context, number int) error {
-	return wrap("deleting a cell", s.writes.Exec(ctx, `select agent.delete_cell($1)`, number))
+// Delete takes a cell off the list. With keysNow it does so also while idempotency keys that were used there count, which are given up. It fails with ErrNotHome, ErrNotListed and an
+// *InUseError.
+func (s *Service) Delete(ctx context.Context, number int, keysNow bool) error {
+	err := s.writes.Exec(ctx, `select agent.delete_cell($1, $2)`, number, keysNow)
+	var used InUseError
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && errors.Is(sqlstates[pgErr.Code], ErrInUse) && json.Unmarshal([]byte(pgErr.Detail), &used) == nil {
+		return fmt.Errorf("deleting a cell: %w", &used)
+	}
+	return wrap("deleting a cell", err)
 }

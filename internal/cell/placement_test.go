@@ -190,6 +190,84 @@ func TestKeysStayWhereTheyWereForTheirRetention(t *testing.T) {
 	keys(place(t, s, "q", 6), Set{5})
 }
 
+func TestCellIsListedWhileKeysThatWereUsedThereCount(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := open(t, db, 0)
+	conn := pgtest.Connect(t, db.URL)
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func() {
+		t.Helper()
+		if _, err := s.Put(t.Context(), 2, nil, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantInUse := func(when string, retentions float64) {
+		t.Helper()
+		used, ok := errors.AsType[*InUseError](s.Delete(t.Context(), 2, false))
+		if !ok || used.Placed+used.Former != 0 || used.KeysUntil == nil {
+			t.Fatalf("%s: got %+v", when, used)
+		}
+		left := pgtest.Query[float64](t, conn, `select extract(epoch from $1 - clock_timestamp())::float8`, *used.KeysUntil)
+		if d := retentions*DefaultKeyRetention.Seconds() + 300 - left; d < -1 || d > 120 {
+			t.Fatalf("%s: keys count for %v s", when, left)
+		}
+	}
+	moved := func(from ...int) {
+		t.Helper()
+		place(t, s, "q", from...)
+		place(t, s, "q", 1)
+		if _, err := s.Drained(t.Context(), "q", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list()
+	moved(2)
+	wantInUse("while keys go there", 2)
+	exec(`update agent.placement set keys_until = clock_timestamp()`)
+	wantInUse("while it is asked", 2)
+	exec(`update agent.placement set asked = jsonb_set(asked, '{0,until}', to_jsonb(clock_timestamp()))`)
+	if err := s.Delete(t.Context(), 2, false); err != nil {
+		t.Errorf("when its keys have ended: %v", err)
+	}
+
+	// Who gives them up gives up those of this cell alone.
+	for _, from := range []Set{{2}, {2, 3}} {
+		list()
+		if err := s.DeletePlacement(t.Context(), "q", nil); err != nil {
+			t.Fatal(err)
+		}
+		moved(from...)
+		before, err := s.Placement(t.Context(), "q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Delete(t.Context(), 2, true); err != nil {
+			t.Fatal(err)
+		}
+		p, err := s.Placement(t.Context(), "q")
+		if err != nil || p.Version == before.Version {
+			t.Fatalf("got %+v, %v", p, err)
+		}
+		if len(from) == 1 && (p.KeysUntil != nil || len(p.Asked) != 0) {
+			t.Errorf("keys go to %v, and %v are asked", p.KeysCells, p.Asked)
+		}
+		if len(from) == 2 && (p.KeysUntil == nil || !slices.Equal(p.KeysCells, Set{3}) || len(p.Asked) != 1 || !slices.Equal(p.Asked[0].Cells, Set{3}) || !p.Asked[0].Until.Equal(before.Asked[0].Until)) {
+			t.Errorf("keys go to %v, and %+v are asked", p.KeysCells, p.Asked)
+		}
+	}
+	list()
+	place(t, s, "q", 2)
+	if used, ok := errors.AsType[*InUseError](s.Delete(t.Context(), 2, true)); !ok || used.Placed != 1 {
+		t.Errorf("with a queue, without its keys: got %+v", used)
+	}
+}
+
 func TestOtherCellsHaveNoPlacements(t *testing.T) {
 	t.Parallel()
 	s := open(t, pgtest.New(t), 3)

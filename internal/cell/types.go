@@ -45,9 +45,27 @@ var (
 	ErrStale = errors.New("the placement has another version")
 	// ErrNotListed: the cell is not among those that gateways are told of.
 	ErrNotListed = errors.New("the cell is not listed")
-	// ErrInUse: queues are on the cell, or were and may have events there still.
+	// ErrInUse: queues are on the cell, or were and may have events there still, or idempotency keys that were used there count. The error is an *InUseError.
 	ErrInUse = errors.New("the cell is in use")
 )
+
+// An InUseError is why a cell stays on the list.
+type InUseError struct {
+	Placed    int64      `json:"placed"`     // queues that are on it
+	Former    int64      `json:"former"`     // queues that were on it and may have events there still
+	KeysUntil *time.Time `json:"keys_until"` // inserts with an idempotency key go there, or ask it for the key, until then; nil: none do
+}
+
+func (e *InUseError) Error() string {
+	text := fmt.Sprintf("%v: %d queues are placed there, and %d were", ErrInUse, e.Placed, e.Former)
+	if e.KeysUntil != nil {
+		text += ", and keys count there until " + e.KeysUntil.Format(time.RFC3339)
+	}
+	return text
+}
+
+// Unwrap makes errors.Is(err, ErrInUse) true.
+func (e *InUseError) Unwrap() error { return ErrInUse }
 
 // sqlstates are those that the functions of the schema raise about cells.
 var sqlstates = pg.States{

@@ -118,13 +118,15 @@ func cellNumber(text string) (int, error) {
 
 // GatewayRemove takes a cell off the list.
 type GatewayRemove struct {
-	server `embed:""`
-	Cell   int `arg:"" help:"The number of the cell."`
+	server  `embed:""`
+	Cell    int  `arg:"" help:"The number of the cell."`
+	KeysNow bool `help:"Give up the idempotency keys that were used there and count still. Inserts under them do not meet those before them then, so an event can be there twice."`
 }
 
 // Help returns the text below the usage.
 func (*GatewayRemove) Help() string {
-	return examples(`queued gateway remove 2`) + "\nDrain it first. Its history can be read through gateways no more."
+	return examples(`queued gateway remove 2`) + "\nDrain it first. Its history can be read through gateways no more." +
+		"\nWithout --keys-now it stays on the list while idempotency keys that were used there count, which is twice as long as keys are kept (QUEUED_KEY_RETENTION) after its queues were placed elsewhere."
 }
 
 // Run takes the cell off the list.
@@ -134,7 +136,11 @@ func (c *GatewayRemove) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.DeleteCell(ctx, c.Cell); err != nil {
+	p := client.DeleteCellParams{}
+	if c.KeysNow {
+		p.Keys = "now"
+	}
+	if err := conn.DeleteCell(ctx, c.Cell, p); err != nil {
 		return err
 	}
 	env.notef("cell %d is not listed any more", c.Cell)

@@ -2,10 +2,12 @@ package http
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"time"
 
 	"github.com/queued/queued/internal/cell"
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // A cellResponse is what is known of the database as one of several cells.
@@ -66,11 +68,19 @@ func (s *Server) putCell(r *http.Request, req putCellRequest) (reply, error) {
 }
 
 type deleteCellRequest struct {
-	Number int `path:"number" validate:"min=0,max=255"`
+	Number int    `path:"number" validate:"min=0,max=255"`
+	Keys   string `query:"keys" validate:"oneof=now"` // not given: idempotency keys that were used there keep the cell on the list while they count
 }
 
 func (s *Server) deleteCell(r *http.Request, req deleteCellRequest) (reply, error) {
-	return noContent, s.cells.Delete(r.Context(), req.Number)
+	err := s.cells.Delete(r.Context(), req.Number, req.Keys == "now")
+	if used, ok := errors.AsType[*cell.InUseError](err); ok && used.Placed+used.Former == 0 && used.KeysUntil != nil {
+		p := problem.Of(err)
+		p.Detail = "Idempotency keys that were used on the cell count until " + used.KeysUntil.UTC().Format(time.RFC3339) + ": inserts under them go there, or ask it first, so that a repetition meets its first. " +
+			"Take it off the list after that, or give these keys up with keys=now."
+		return reply{}, p
+	}
+	return noContent, err
 }
 
 type insertForwardedRequest struct {

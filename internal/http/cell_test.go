@@ -210,6 +210,13 @@ func provokeCells(h *environment) {
 	if len(page.Cells) != 2 || page.Cells[1] != (followedCell{4, page.Cells[1].URL, true}) {
 		h.t.Errorf("who follows placements sees the cells %+v", page.Cells)
 	}
+	h.call("POST", "/queues/listed/placement/drained", `{"cells":"all"}`).want(http.StatusOK)
+	if got := h.call("DELETE", "/cells/4", "").wantProblem(problem.CellInUse).Detail; !regexp.MustCompile(`count until 20[0-9T:-]+Z: .*keys=now`).MatchString(got) {
+		h.t.Errorf("a cell where keys count is not deleted, and the problem is %s", got)
+	}
+	h.try("DELETE", "/cells/4?keys=later", "").wantProblem(problem.InvalidParameter)
+	h.call("DELETE", "/cells/4?keys=now", "").want(http.StatusNoContent)
+	h.call("PUT", "/cells/4", `{"url":"https://c.internal:8080"}`).want(http.StatusOK)
 	h.call("DELETE", "/queues/listed/placement", "").want(http.StatusNoContent)
 	page = decode[listPlacementsResponse](h.call("GET", "/placements", "").want(http.StatusOK))
 	h.call("DELETE", "/cells/4", "").want(http.StatusNoContent)

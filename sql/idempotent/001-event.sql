@@ -34,7 +34,7 @@
 --   QD067  the redrive has ended
 --   QD070  this database is not home, which is cell 0
 --   QD071  the queue is not placed
---   QD072  queues are on the cell, or were and may have events there still
+--   QD072  queues are on the cell, or were and may have events there still, or idempotency keys that were used there count
 --   QD073  the cell is not listed
 --   QD074  the idempotency key was left to another cell
 

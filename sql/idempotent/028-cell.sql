@@ -443,8 +443,10 @@ begin
 end
 $func$;
 
--- Takes a cell off the list. Raises QD070 if this is not home, QD073 if it is not listed, and QD072 if queues are placed there or were and may have events there still.
-create or replace function agent.delete_cell(_cell int4)
+-- Takes a cell off the list. Raises QD070 if this is not home, QD073 if it is not listed, and QD072 if queues are placed there or were and may have events there still, or if inserts with
+-- an idempotency key go there or ask it for the key; its detail is an object of these: {"placed", "former", "keys_until"}. With _keys_now such keys are given up: inserts under them do not
+-- meet those before them any more.
+create or replace function agent.delete_cell(_cell int4, _keys_now boolean default false)
 returns void
 language plpgsql volatile
 security definer
@@ -452,18 +454,54 @@ set search_path to pg_catalog, pg_temp
 as $func$
 declare
   _info agent.listed_cell_info;
+  _now timestamptz;
+  _keys_until timestamptz;
 begin
   perform agent_private.check_is_home();
   perform from agent_private.replica_version v where v.name = 'placement' for update;
+  _now = clock_timestamp();
   select i.* into _info from agent.list_cells() i where i.cell = _cell;
   if not found then
     raise exception 'cell % is not listed', _cell using errcode = 'QD073';
-  elsif _info.placed + _info.former > 0 then
-    raise exception 'cell % is in use', _cell using errcode = 'QD072', detail = format('%s placed, %s former', _info.placed, _info.former);
+  end if;
+  if _keys_now is not true then
+    select max(u.until) into _keys_until
+    from agent.placement p
+    cross join lateral
+    ( select p.keys_until where p.keys_until > _now and _cell = any (p.keys_cells)
+      union all
+      select (a.asked ->> 'until')::timestamptz from agent_private.live_asked(p.asked, _now) as a (asked) where a.asked -> 'cells' @> to_jsonb(_cell)
+    ) as u (until)
+    where p.removed_at is null;
+  end if;
+  if _info.placed + _info.former > 0 then
+    raise exception 'cell % is in use: % queues are placed there, and % were and may have events there still', _cell, _info.placed, _info.former
+      using errcode = 'QD072', detail = jsonb_build_object('placed', _info.placed, 'former', _info.former, 'keys_until', _keys_until);
+  elsif _keys_until is not null then
+    raise exception 'cell % is in use: idempotency keys that were used there count until %', _cell, _keys_until
+      using errcode = 'QD072', detail = jsonb_build_object('placed', 0, 'former', 0, 'keys_until', _keys_until);
+  elsif _keys_now then
+    update agent.placement p
+    set keys_cells = nullif(array_remove(p.keys_cells, _cell::int2), '{}'), keys_until = case when p.keys_cells is null or p.keys_cells <> array[_cell::int2] then p.keys_until end
+    , asked = (select coalesce(jsonb_agg(k.kept), '[]') from agent_private.live_asked(p.asked, _now) as a (asked) cross join lateral agent_private.asked_without(a.asked, _cell) as k (kept))
+    , updated_at = _now
+    where p.removed_at is null
+      and (p.keys_until > _now and _cell = any (p.keys_cells) or exists (select from agent_private.live_asked(p.asked, _now) as a (asked) where a.asked -> 'cells' @> to_jsonb(_cell)));
   end if;
   delete from agent.listed_cell l where l.cell = _cell;
-  perform agent_private.record_audit('cell.delete', _cell::text);
+  perform agent_private.record_audit('cell.delete', _cell::text, case when _keys_now then jsonb_build_object('keys', 'now') end);
 end
+$func$;
+
+-- An element of agent.placement.asked without a cell; no row if there is no other cell in it.
+create or replace function agent_private.asked_without(_asked jsonb, _cell int4)
+returns setof jsonb
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select case when jsonb_typeof(_asked -> 'cells') = 'array' then _asked || jsonb_build_object('cells', o.others) else _asked end
+  from (select jsonb_agg(c.cell) from jsonb_path_query(_asked, '$.cells[*]') as c (cell) where c.cell <> to_jsonb(_cell)) as o (others)
+  where o.others is not null
 $func$;
 
 -- Who follows placements follows the list, too.

@@ -71,7 +71,7 @@ var serviceErrors = []struct {
 	{cell.ErrNotHome, NotHome, "The call is for cell 0, which is home, and this is another cell: GET /cell says which. Call home."},
 	{cell.ErrNotPlaced, PlacementNotFound, "The queue is not placed: it was never used through a gateway, or its placement was deleted."},
 	{cell.ErrNotListed, CellNotFound, "The cell is not on home's list: gateways have it from their settings (QUEUED_CELLS), if they have it, and it is taken out there."},
-	{cell.ErrInUse, CellInUse, "Queues are placed on the cell, or were and may have events there still: GET /cells says how many. Drain it first."},
+	{cell.ErrInUse, CellInUse, "Queues are placed on the cell, or were and may have events or idempotency keys there still: GET /cells says how many. Drain it first."},
 	{cell.ErrStale, PreconditionFailed, "The current version is none of those in If-Match, or If-None-Match is sent and the queue is placed. Get its placement again, and send its ETag."},
 
 	{webhook.ErrNotFound, SourceNotFound, "No source has this name."},
