@@ -293,6 +293,40 @@ func TestBatchesAreBounded(t *testing.T) {
 	e.until("nothing is held", func() bool { return e.gateway.bodies.used.Load() == 0 })
 }
 
+func TestListThatIsLongerThanServersTakeGoesToHomeAsItIs(t *testing.T) {
+	t.Parallel()
+	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
+	for _, path := range []string{"/events/batch", "/ack", "/extend", "/release"} {
+		fakes[0].mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			var body struct{ Events []json.RawMessage }
+			_ = json.NewDecoder(r.Body).Decode(&body)
+			_, _ = fmt.Fprintf(w, "home got %d", len(body.Events))
+		})
+		for _, f := range fakes[1:] {
+			f.mux.HandleFunc("POST "+path, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintf(w, "cell %d got some", f.number) })
+		}
+	}
+	fakes[0].put(placement{Queue: "one", Cells: []int{1}})
+	fakes[0].put(placement{Queue: "two", Cells: []int{2}})
+	e := setup(t, nil, fakes...)
+	events, ids := make([]string, maxElements+1), make([]string, maxElements+1)
+	for i := range events {
+		events[i], ids[i] = []string{"one a", "two b"}[i%2], fmt.Sprint(i%2+1, " ", i+1)
+	}
+	for _, query := range []string{"", "?atomic=true", "?atomic=false"} { // as one server refuses it, which looks at its length first
+		e.want(200, "home got 1001", "POST", "/events/batch"+query, eventsOf(events...))
+	}
+	for _, path := range []string{"/ack", "/extend", "/release"} {
+		e.want(200, "home got 1001", "POST", path, heldOf(ids...))
+	}
+	for _, f := range fakes[1:] {
+		if got := f.calls(); len(got) > 0 {
+			t.Errorf("cell %d got %v", f.number, got)
+		}
+	}
+	e.wantProblem(batchNotAtomic, -1, "POST", "/events/batch", eventsOf(events[1:]...))
+}
+
 func TestListsAreReadAndSplit(t *testing.T) {
 	t.Parallel()
 	list, ok := parseList([]byte(` { "a" : [1, {}], "\u0065vents" : [ {"id":1} , {"x":"]"} ], "b": "}" } `))

@@ -16,6 +16,9 @@ import (
 
 // Bodies with a list of elements, each of which may be for another cell, and the answers to them, which have a result for each element.
 
+// maxElements is how many elements a list has at most: the most that servers take. They refuse a longer one, which the gateway must not divide into shorter ones.
+const maxElements = 1000
+
 // Sizes of answers with a result for each element, in bytes.
 const (
 	resultSize    = 1 << 10  // that is set aside for a result, in cells' answers and in the gateway's
@@ -29,7 +32,7 @@ type listBody struct {
 	rest     []byte           // the other members as they came, each after a comma
 }
 
-// parseList reads the body of a request. It reports whether it could: what it cannot read, no cell can, and any of them says what is wrong with it.
+// parseList reads the body of a request. It reports whether it could: what it cannot read, no cell takes, and any of them says what is wrong with it.
 func parseList(body []byte) (*listBody, bool) {
 	list := new(listBody)
 	in := jsontext.NewDecoder(bytes.NewBuffer(body)) // which it reads without a copy
@@ -58,6 +61,9 @@ func parseList(body []byte) (*listBody, bool) {
 		for in.PeekKind() == '{' {
 			value, err := in.ReadValue()
 			if err != nil {
+				return nil, false
+			}
+			if len(list.elements) == maxElements {
 				return nil, false
 			}
 			end := in.InputOffset()
