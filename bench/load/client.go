@@ -27,6 +27,9 @@ type Client struct {
 	leases     []Lease
 }
 
+// Queue returns the queue that the client works on.
+func (c *Client) Queue() string { return c.queue }
+
 func (c *Client) connect(ctx context.Context) (err error) {
 	if c.connection == nil {
 		c.connection, err = dial(ctx, c.target)

@@ -39,6 +39,23 @@ func (c *Clients) Close() {
 	}
 }
 
+// Work has every client run the same again and again until stop is called, which returns when all have ended.
+func (c *Clients) Work(ctx context.Context, run func(ctx context.Context, client *Client)) (stop func()) {
+	working, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	for _, client := range c.All {
+		group.Go(func() {
+			for working.Err() == nil {
+				run(working, client)
+			}
+		})
+	}
+	return func() {
+		cancel()
+		group.Wait()
+	}
+}
+
 // RunAll has every client run something that ends by itself, and returns how long that took all of them.
 func (c *Clients) RunAll(ctx context.Context, run func(client *Client)) (time.Duration, error) {
 	begin := time.Now()

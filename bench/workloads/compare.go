@@ -24,15 +24,23 @@ type Compare struct {
 func (*Compare) name() string { return "compare" }
 
 func (w *Compare) check(cfg Config) error {
-	for _, program := range w.Programs {
-		if name, file, _ := strings.Cut(program, "="); name == "" || file == "" {
-			return Invalidf("--programs: got %q; expected NAME=FILE", program)
-		}
+	if err := checkPrograms(w.Programs); err != nil {
+		return err
 	}
 	if len(w.Programs) < 2 {
 		return Invalidf("--programs: got %d; expected two or more, such as before=/tmp/queued,after=bin/queued", len(w.Programs))
 	}
 	return needOwnServers(cfg)
+}
+
+// checkPrograms refuses programs that do not have a name and a file each.
+func checkPrograms(programs []string) error {
+	for _, program := range programs {
+		if name, file, _ := strings.Cut(program, "="); name == "" || file == "" {
+			return Invalidf("--programs: got %q; expected NAME=FILE", program)
+		}
+	}
+	return nil
 }
 
 func (w *Compare) run(ctx context.Context, s *session) error {

@@ -3,7 +3,6 @@ package workloads
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/queued/queued/bench/load"
@@ -110,17 +109,7 @@ func (w *Publish) takeTurns(ctx context.Context, s *session, srv *server, postin
 
 // turn sends for so long after a warm-up.
 func (p *posting) turn(ctx context.Context, counters *turnReader, warmup, duration time.Duration, counts bool) error {
-	working, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	for _, c := range p.clients.All {
-		running.Go(func() {
-			for working.Err() == nil {
-				c.Insert(working, p.request, time.Time{})
-			}
-		})
-	}
+	defer p.clients.Work(ctx, func(ctx context.Context, c *load.Client) { c.Insert(ctx, p.request, time.Time{}) })()
 	if !load.Pause(ctx, warmup) {
 		return ctx.Err()
 	}

@@ -71,6 +71,7 @@ type Commands struct {
 	Viewers     Viewers     `cmd:"" help:"A steady load while pages at /ui/ are open."`
 	Push        Push        `cmd:"" help:"A queue that pushes its events to a receiver."`
 	Cells       Cells       `cmd:"" help:"Cells behind a gateway beside one, each PostgreSQL held to a share of the processors."`
+	Bare        Bare        `cmd:"" help:"What requests cost the service, beside a handler that does nothing."`
 	Compare     Compare     `cmd:"" help:"Several programs side by side, in turns: single events and batches."`
 }
 

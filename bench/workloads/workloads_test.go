@@ -94,6 +94,34 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 	}
 }
 
+func TestRequestsAreMeasuredBesideABareHandler(t *testing.T) {
+	t.Parallel()
+	cfg := short("", postgres(t).text)
+	cfg.Program, cfg.Environ = program, []string{"QUEUED_MAX_CONNS=4"}
+	r, err := Run(t.Context(), cfg, &Bare{Connections: 3, Rounds: 2, Duration: 300 * time.Millisecond, Programs: []string{"again=" + program}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, load := range []string{"insert", "insert, claim and ack"} {
+		var cost [3]float64
+		for i, name := range []string{"bare handler", "queued", "again"} {
+			at := slices.IndexFunc(r.Results, func(result *report.Result) bool { return result.Label == name+", "+load })
+			if at < 0 {
+				t.Fatalf("there is no result of %s, %s", name, load)
+			}
+			result := r.Results[at]
+			if len(result.Errors) > 0 || result.EventsPerS == 0 || (i > 0) != (result.Balance != nil) {
+				t.Errorf("%s: %+v", result.Label, result)
+			}
+			cost[i] = result.CPU.ServerPerEvent
+		}
+		ratio := slices.IndexFunc(r.Numbers, func(n *report.Number) bool { return n.Name == "bare: queued, "+load+": server over the bare handler" })
+		if ratio < 0 || cost[0] > 0 && math.Abs(r.Numbers[ratio].Median-cost[1]/cost[0]) > 0.01 {
+			t.Errorf("the ratio of %s does not follow from the costs %v", load, cost)
+		}
+	}
+}
+
 func TestCellsAreMeasuredBesideOne(t *testing.T) {
 	t.Parallel()
 	const brief = 300 * time.Millisecond

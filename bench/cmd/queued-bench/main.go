@@ -56,7 +56,10 @@ end, and exits with 1 when one was lost or handed out twice.`
 
 // run runs the command that args name until it is done or ctx ends, and returns the exit code.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	err := runCommand(ctx, args, environ, stdout, stderr)
+	isBare, err := workloads.ServeBare(ctx, environ, stderr)
+	if !isBare {
+		err = runCommand(ctx, args, environ, stdout, stderr)
+	}
 	var invalid *workloads.InvalidError
 	switch {
 	case err == nil:
