@@ -137,6 +137,15 @@ func TestPagesOfAGatewayCallEveryCellInTheNameOfTheViewer(t *testing.T) {
 	}
 }
 
+func TestDownloadThatACellRefusesIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeHome(t), newFakeCell(t, 1)
+	other.answers("GET /events/{id}/raw", http.StatusForbidden, `{"title":"Forbidden","detail":"The key is not for this queue."}`)
+	e := setup(t, nil, home.fakeCell, other)
+	cookie, _ := e.logIn(viewerKey)
+	e.want(http.StatusForbidden, "The key is not for this queue.", "GET", "/ui/events/35184372088833/raw", "", cookie)
+}
+
 func TestCallersCannotCallInTheNameOfAnotherKey(t *testing.T) {
 	t.Parallel()
 	home, other := newFakeHome(t), newFakeCell(t, 1)

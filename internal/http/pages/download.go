@@ -64,6 +64,14 @@ type downloadWriter struct {
 // Unwrap lets http.ResponseController reach the connection.
 func (d *downloadWriter) Unwrap() http.ResponseWriter { return d.w }
 
+// FlushError implements what http.ResponseController looks for. What is refused is not sent, nor is a status before it is known.
+func (d *downloadWriter) FlushError() error {
+	if !d.isSent || d.refused != nil {
+		return nil
+	}
+	return http.NewResponseController(d.w).Flush()
+}
+
 // Header implements http.ResponseWriter.
 func (d *downloadWriter) Header() http.Header {
 	if d.isSent && d.refused == nil {
