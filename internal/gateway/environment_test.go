@@ -255,6 +255,7 @@ func (f *fakeCell) place(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPut:
 		p = f.set(placement{Queue: name, Cells: asked.Cells, Former: []former{{Cells: p.Cells, Since: time.Now()}}})
 	}
+	w.Header().Set("Etag", strconv.Quote(strconv.FormatInt(p.Version, 10)))
 	_ = json.NewEncoder(w).Encode(p)
 }
 

@@ -75,7 +75,7 @@ func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, bo
 			_ = g.setEach(ctx, targets, queue, again) // what it was set to a moment before is there in any case
 		}
 	}
-	(&answered{answer.resp.StatusCode, answer.resp.Header, text}).write(c)
+	writeAs(c, answer.resp, text)
 	return nil
 }
 

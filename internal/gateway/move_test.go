@@ -65,8 +65,8 @@ func TestQueueIsSetOnTheCellsThatItComesTo(t *testing.T) {
 	if got := settings.get(2); got != "" {
 		t.Errorf("a caller who may not place the queue has set it to %s", got)
 	}
-	if got := put(`{"cells":[2]}`); got.status != http.StatusOK || !strings.Contains(got.body, `"cells":[2]`) {
-		t.Errorf("got %d %s", got.status, got.body)
+	if got := put(`{"cells":[2]}`); got.status != http.StatusOK || !strings.Contains(got.body, `"cells":[2]`) || got.header.Get("Etag") != `"2"` {
+		t.Errorf("got %d %v %s", got.status, got.header, got.body)
 	}
 	if got := settings.get(2); got != settings.get(1) || settings.get(0) != "" {
 		t.Errorf("the queue is set to %s there, and at home to %q", got, settings.get(0))
