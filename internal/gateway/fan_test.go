@@ -198,6 +198,31 @@ func TestQueueThatIsNotEmptyOnOneCellIsNotDeleted(t *testing.T) {
 	e.want(503, "Nothing was deleted", "DELETE", "/queues/wide", "")
 }
 
+func TestQueueThatSomethingNamesOnAnotherCellIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	isNamed := true
+	cells[0].on("DELETE /queues/narrow", func(rw http.ResponseWriter, _ string) {
+		if !isNamed {
+			rw.WriteHeader(http.StatusNotFound)
+			return
+		}
+		rw.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(rw, `{"code":"queue_in_use","detail":"source github"}`)
+	})
+	cells[1].answersWith("DELETE /queues/narrow", 200, `{"purged":4}`)
+	cells[2].answersWith("DELETE /queues/narrow", 404, `{"code":"queue_not_found"}`)
+	e.want(409, "source github", "DELETE", "/queues/narrow?purge=true", "", `If-Match: "7"`)
+	wantTexts(t, "home", cells[0].came(), "DELETE /queues/narrow   ") // it has nothing to purge, and its version is not the one that the caller has seen
+	wantTexts(t, "the cell of the queue", cells[1].came())
+	isNamed = false
+	e.want(200, `{"purged":4}`, "DELETE", "/queues/narrow?purge=true", "", `If-Match: "7"`)
+	wantTexts(t, "the cell of the queue", cells[1].came(), `DELETE /queues/narrow?purge=true "7"  `)
+	defer cells[2].freeze()()
+	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
+	e.want(503, "names the queue. Nothing was deleted", "DELETE", "/queues/narrow", "")
+}
+
 func TestLimitHoldsForAllCellsTogether(t *testing.T) {
 	t.Parallel()
 	e, cells, _ := wideCells(t)
