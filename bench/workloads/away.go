@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/queued/queued/bench/load"
@@ -88,18 +87,8 @@ func (l *awayLoad) close() {
 // turn has the clients work for so long after a warm-up, and adds what those of all cells but the last have seen since. If isAway, the last cell stops as that begins, and
 // goes on afterwards.
 func (l *awayLoad) turn(ctx context.Context, t *turns, warmup, duration time.Duration, isAway bool) (err error) {
-	working, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
 	for number, clients := range l.on {
-		for _, c := range clients.All {
-			running.Go(func() {
-				for working.Err() == nil {
-					l.cycles[number](working, c)
-				}
-			})
-		}
+		defer clients.Work(ctx, l.cycles[number])()
 	}
 	if !load.Pause(ctx, warmup) {
 		return ctx.Err()

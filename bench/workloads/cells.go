@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/queued/queued/bench/load"
@@ -275,18 +274,8 @@ func (l *cellsLoad) usage(ctx context.Context) (u usage, err error) {
 
 // turn has the clients work for so long after a warm-up.
 func (l *cellsLoad) turn(ctx context.Context, warmup, duration time.Duration) error {
-	working, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
 	for number, clients := range l.on {
-		for _, c := range clients.All {
-			running.Go(func() {
-				for working.Err() == nil {
-					l.cycles[number](working, c)
-				}
-			})
-		}
+		defer clients.Work(ctx, l.cycles[number])()
 	}
 	if !load.Pause(ctx, warmup) {
 		return ctx.Err()
