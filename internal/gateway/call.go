@@ -33,6 +33,10 @@ type call struct {
 	ownOrigin bool                      // its Origin is that of the gateway itself
 	held      atomic.Int64              // bytes of bodies, its own and of cells' answers to parts of it, that count for Config.MaxBodyMemory
 
+	leases   *leases // in the answer to a claim that is on its way; nil: there is none
+	released int     // of these, those that were given back
+	writeErr error   // why the answer has not reached the client; nil: as far as is known, it has
+
 	trailer http.Header // of the request, once its body was read
 
 	status  int // 0 until the answer begins
@@ -83,7 +87,19 @@ func (c *call) Write(b []byte) (int, error) {
 	}
 	n, err := c.ResponseWriter.Write(b) //nolint:gosec // an answer has its media type, and browsers are told not to guess another
 	c.bytes += int64(n)
+	if err != nil && c.writeErr == nil {
+		c.writeErr = err
+	}
 	return n, err
+}
+
+// FlushError writes what is buffered of the answer. It brings out the error of a connection that broke meanwhile.
+func (c *call) FlushError() error {
+	err := http.NewResponseController(c.ResponseWriter).Flush()
+	if err != nil && c.writeErr == nil {
+		c.writeErr = err
+	}
+	return err
 }
 
 // extend puts off the deadline of writes.
@@ -138,6 +154,12 @@ func (g *Gateway) finish(c *call, r *http.Request) {
 		line.Str(failure.Field, strings.TrimSpace(cmp.Or(c.code, strconv.Itoa(c.status))+" "+number+" "+failure.Reason(c.err)))
 	}
 	line.Str("request_id", c.id).Str("method", r.Method).Str("route", c.pattern()).Int("status", c.status).Dur("duration_ms", took).Int64("bytes", c.bytes)
+	if c.writeErr != nil {
+		line.AnErr("undelivered", c.writeErr)
+	}
+	if c.released > 0 {
+		line.Int("released", c.released)
+	}
 	for _, field := range [...][2]string{{"cell", number}, {"queue", c.queue}, {"code", c.code}, {"client", c.client}} {
 		if field[1] != "" {
 			line.Str(field[0], field[1])

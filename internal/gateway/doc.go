@@ -27,6 +27,8 @@
 //	gather.go     parts of a call, asked of several cells
 //	object.go     JSON objects that are joined member by member
 //	claim.go      claims from queues that were moved, are spread, or are placed nowhere yet
+//	leases.go     leases of claims whose answer does not reach its client
+//	withdraw.go   claims that nobody waits for any more
 //	delete.go     the deletion of a queue on all its cells
 //	move.go       queues that are placed elsewhere, and former cells that are empty
 //	cells.go      the cells that there are, and which of them have a part of a queue

@@ -338,6 +338,7 @@ func (b *logBuffer) String() string {
 type environment struct {
 	t       *testing.T
 	gateway *Gateway
+	server  *httptest.Server
 	url     string
 	log     *logBuffer
 	client  *http.Client
@@ -377,7 +378,7 @@ func start(t *testing.T, change func(*Config), cells ...*fakeCell) *environment 
 	own := g.HTTPServer()
 	server.Config.ReadTimeout, server.Config.WriteTimeout, server.Config.ErrorLog = own.ReadTimeout, own.WriteTimeout, own.ErrorLog
 	server.Start()
-	e.url = server.URL
+	e.server, e.url = server, server.URL
 	ctx, cancel := context.WithCancel(context.Background())
 	running := make(chan struct{})
 	go func() {

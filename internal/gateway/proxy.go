@@ -99,18 +99,18 @@ func (e exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // send sends r to a cell and returns its answer. An error is a *problem, or that of a client that has gone.
-func (g *Gateway) send(c *call, to *cell, r *http.Request) (*http.Response, error) { //nolint:contextcheck // see AfterFunc
-	s := to.state.Load()
-	if !s.usable {
-		return nil, away(to.number, "Cell "+to.label+" is needed for this call and cannot be used. "+s.why+" Nothing was done; retry.", nil)
+func (g *Gateway) send(c *call, to *cell, r *http.Request) (*http.Response, error) {
+	if c.route != nil && c.route.claims {
+		return g.sendClaim(c, to, r)
 	}
-	places, life := &to.calls, s.life
-	if c.mayWait {
-		places, life = &to.waiting, s.waitLife
-	}
-	if !places.enter() {
-		g.metrics.refused.WithLabelValues(to.label).Inc()
-		return nil, full("Cell " + to.label + " holds as many calls as it may. Nothing was done; retry with growing pauses.")
+	return g.sendCall(c, to, r)
+}
+
+// sendCall is send for a call that is broken off when its client goes.
+func (g *Gateway) sendCall(c *call, to *cell, r *http.Request) (*http.Response, error) { //nolint:contextcheck // see AfterFunc
+	places, life, err := g.enter(c, to)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) }) //nolint:contextcheck // it is the cell's, beside that of r
@@ -130,6 +130,23 @@ func (g *Gateway) send(c *call, to *cell, r *http.Request) (*http.Response, erro
 	}
 	resp.Body = &answerBody{resp.Body, sync.OnceFunc(end), ctx, c.route != nil && c.route.streams}
 	return resp, nil
+}
+
+// enter takes a place for a call at a cell, and returns when such calls end there.
+func (g *Gateway) enter(c *call, to *cell) (places *slots, life context.Context, err error) {
+	s := to.state.Load()
+	if !s.usable {
+		return nil, nil, away(to.number, "Cell "+to.label+" is needed for this call and cannot be used. "+s.why+" Nothing was done; retry.", nil)
+	}
+	places, life = &to.calls, s.life
+	if c.mayWait {
+		places, life = &to.waiting, s.waitLife
+	}
+	if !places.enter() {
+		g.metrics.refused.WithLabelValues(to.label).Inc()
+		return nil, nil, full("Cell " + to.label + " holds as many calls as it may. Nothing was done; retry with growing pauses.")
+	}
+	return places, life, nil
 }
 
 // try sends r to a cell, once more if the cell has refused the connection.

@@ -19,6 +19,7 @@ type route struct {
 	streams bool                   // its answer has no end; it waits, too
 	changes func(*Gateway) *copied // it changes what all cells have copies of; nil: it does not
 	manages bool                   // it is for callers with the scope manage
+	claims  bool                   // its answer has leases, which are given back when it does not reach the client
 	busy    bool                   // it is called for every event, or every few seconds: the log of all of them would be most of the log
 }
 
@@ -35,6 +36,7 @@ func ofKeys(r *route)   { r.changes = func(g *Gateway) *copied { return g.keys }
 func ofOwners(r *route) { r.changes = func(g *Gateway) *copied { return g.owners } }
 func manages(r *route)  { r.manages = true }
 func busy(r *route)     { r.busy = true }
+func claims(r *route)   { r.claims = true }
 
 // table is every route of the API, as in internal/http/routes.go and api/openapi.yaml.
 func table() []*route {
@@ -60,7 +62,7 @@ func table() []*route {
 	add(get, "/events/{id}/attempts", byID)
 	add(get, "/events/{id}/raw", byID)
 
-	add(post, "/claim", chooseClaim, waits, busy)
+	add(post, "/claim", chooseClaim, waits, busy, claims)
 	add(del, "/events/{id}", byID, busy)
 	add(post, "/events/{id}/ack", byID, busy)
 	add(post, "/ack", bodyIDs, busy)
@@ -245,7 +247,7 @@ func (g *Gateway) routed(found *route) http.Handler {
 		if err == nil && c.answer != nil {
 			err = c.answer(r)
 		} else if err == nil {
-			g.proxy.ServeHTTP(c, r)
+			g.pass(c, r)
 		}
 		if err != nil {
 			g.fail(c, r, err)

@@ -19,7 +19,6 @@ const (
 
 // differences are the tests that must differ behind a gateway, however many cells there are.
 var differences = []difference{
-	{suite: suiteHTTP, test: "TestConnectionResetDuringAClaimLosesNothing", why: "the cell's log says that the answer was delivered, which was delivered to the gateway: the lease of a claim whose client goes at that moment lasts until its end", notRun: true},
 	{suite: suiteHTTP, test: "TestClientThatDoesNotReadIsClosedAndDelaysNobody", why: "the gateway reads for the client what fits into its buffers, and gives the client up after its own limit of 30 s", notRun: true},
 	{suite: suiteHTTP, test: "TestCallsThatNeedAnIDSayThatThereAreNone", why: "the server is another cell than home, which a gateway cannot be without"},
 	{suite: suiteHTTP, test: "TestCellSaysWhichIDsItGivesOut", why: "the same"},
