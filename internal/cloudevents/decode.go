@@ -557,8 +557,11 @@ const maxKey = 255
 
 // Key returns the idempotency key of the event, which source and id together are: no two events of one sender have the same. It has up to 255
 // characters: a longer one is hashed.
-func (e *Event) Key() string {
-	key := e.Source + " " + e.ID // a source has no blank
+func (e *Event) Key() string { return KeyOf(e.Source, e.ID) }
+
+// KeyOf returns the idempotency key of an event with this source and this id.
+func KeyOf(source, id string) string {
+	key := source + " " + id // a source has no blank
 	if utf8.RuneCountInString(key) > maxKey {
 		sum := sha256.Sum256([]byte(key))
 		key = "sha256:" + hex.EncodeToString(sum[:])

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json/jsontext"
@@ -105,14 +104,6 @@ func chooseInsert(g *Gateway, c *call, r *http.Request) error {
 	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), key, isKeyed)
 }
 
-// chooseCloudEvents is for CloudEvents, with the queue or the topic in the query. Each has a key, its source and its id, which may be in the body: all of a queue go to one cell.
-func chooseCloudEvents(g *Gateway, c *call, r *http.Request) error {
-	if queryOf(r, "topic", "") != "" {
-		return toHome(g, c, r)
-	}
-	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), "", true)
-}
-
 // toInsert sets the target to the cell that a new event of a queue goes to, under a key if isKeyed. It places the queue.
 func (g *Gateway) toInsert(c *call, r *http.Request, queue, key string, isKeyed bool) error {
 	c.target = g.home()
@@ -125,8 +116,6 @@ func (g *Gateway) toInsert(c *call, r *http.Request, queue, key string, isKeyed 
 	case err != nil:
 	case !isKeyed:
 		c.target, err = g.turnCell(queue, p.Cells)
-	case key == "": // it is not known here, so all go to one cell
-		c.target, err = g.keyCell(queue, key, p.keyed(time.Now()))
 	default:
 		cells, errs := g.keyCells(c, r, p, []string{key})
 		c.target, err = cells[0], errs[0]

@@ -7,6 +7,7 @@
 //	routes.go     the table of every route of the API, and where each goes
 //	choose.go     the cell that a request is for, where there are several
 //	batch.go      batches of events over several cells
+//	cloudevents.go CloudEvents, whose sources and ids are keys
 //	ids.go        calls about several events by their ids
 //	spread.go     inserts into queues that are on several cells, and claims of them
 //	keyed.go      inserts under idempotency keys into queues that were moved

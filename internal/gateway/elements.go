@@ -54,22 +54,7 @@ func parseList(body []byte) (*listBody, bool) {
 			list.rest = append(append(quoted, ':'), value...)
 			continue
 		}
-		isThere = true
-		if token, err := in.ReadToken(); err != nil || token.Kind() != '[' {
-			return nil, false
-		}
-		for in.PeekKind() == '{' {
-			value, err := in.ReadValue()
-			if err != nil {
-				return nil, false
-			}
-			if len(list.elements) == maxElements {
-				return nil, false
-			}
-			end := in.InputOffset()
-			list.elements = append(list.elements, jsontext.Value(body[end-int64(len(value)):end]))
-		}
-		if token, err := in.ReadToken(); err != nil || token.Kind() != ']' {
+		if isThere = list.read(in, body); !isThere {
 			return nil, false
 		}
 	}
@@ -78,6 +63,23 @@ func parseList(body []byte) (*listBody, bool) {
 	}
 	_, err := in.ReadToken()
 	return list, isThere && len(list.elements) > 0 && errors.Is(err, io.EOF)
+}
+
+// read reads the elements of the list that is next in body, and reports whether it could.
+func (l *listBody) read(in *jsontext.Decoder, body []byte) bool {
+	if token, err := in.ReadToken(); err != nil || token.Kind() != '[' {
+		return false
+	}
+	for in.PeekKind() == '{' {
+		value, err := in.ReadValue()
+		if err != nil || len(l.elements) == maxElements {
+			return false
+		}
+		end := in.InputOffset()
+		l.elements = append(l.elements, jsontext.Value(body[end-int64(len(value)):end]))
+	}
+	token, err := in.ReadToken()
+	return err == nil && token.Kind() == ']'
 }
 
 // size returns how long the body with some of the elements is.
@@ -91,14 +93,20 @@ func (l *listBody) size(elements []int) int {
 
 // with returns the body with some of the elements.
 func (l *listBody) with(elements []int) []byte {
-	body := append(make([]byte, 0, l.size(elements)), `{"events":[`...)
+	body := l.appendTo(append(make([]byte, 0, l.size(elements)), `{"events":`...), elements)
+	return append(append(body, l.rest...), '}')
+}
+
+// appendTo appends the list of some of the elements.
+func (l *listBody) appendTo(body []byte, elements []int) []byte {
+	body = append(body, '[')
 	for n, i := range elements {
 		if n > 0 {
 			body = append(body, ',')
 		}
 		body = append(body, l.elements[i]...)
 	}
-	return append(append(append(body, ']'), l.rest...), '}')
+	return append(body, ']')
 }
 
 // A share is the elements of a list that one cell gets, by their places in it.
@@ -233,8 +241,8 @@ func readResults(p *part, n int) ([]json.RawMessage, error) {
 	return nil, unknown
 }
 
-// pointerOf finds the place of an element in a pointer of a problem, "#/events/7/queue", and in its detail, which begins with one.
-var pointerOf = regexp.MustCompile(`^#/events/([0-9]+)\b`)
+// pointerOf finds the place of an element in a pointer of a problem, "#/events/7/queue" or "#/7/source", and in its detail, which begins with one.
+var pointerOf = regexp.MustCompile(`^(#/(?:events/)?)([0-9]+)\b`)
 
 // pointTo has the problem with a share say where its elements are in the list that the caller has sent.
 func (s *share) pointTo(refused *answered) *answered {
@@ -270,11 +278,11 @@ func (s *share) inList(text string) string {
 	if found == nil {
 		return text
 	}
-	n, err := strconv.Atoi(found[1])
+	n, err := strconv.Atoi(found[2])
 	if err != nil || n >= len(s.elements) {
 		return text
 	}
-	return "#/events/" + strconv.Itoa(s.elements[n]) + text[len(found[0]):]
+	return found[1] + strconv.Itoa(s.elements[n]) + text[len(found[0]):]
 }
 
 // numbers returns those of the cells, in order.
