@@ -103,7 +103,7 @@ func TestCloudEventsGoWhereTheirSourcesAndIDsAre(t *testing.T) {
 		t.Errorf("a batch of the same was answered %v %s", got.header, got.body)
 	}
 	got = e.call("POST", "/cloudevents?queue=wide", "["+strings.Join(append(events, again...), " , ")+"]", batched)
-	if new := answeredIDs(t, got, 201); !slices.Equal(new[:40], ids) || got.header.Get("Idempotency-Replayed") != "" {
+	if all := answeredIDs(t, got, 201); !slices.Equal(all[:40], ids) || got.header.Get("Idempotency-Replayed") != "" {
 		t.Errorf("a batch of these and new ones was answered %s", got.body)
 	}
 	e.until("nothing is held", func() bool { return e.gateway.bodies.used.Load() == 0 })

@@ -108,7 +108,7 @@ func (g *Gateway) beginClaim(c *call, to *cell, r *http.Request) (*sentClaim, er
 	}
 	sent := &sentClaim{places: places}
 	sent.ctx, sent.cancel = context.WithCancelCause(context.WithoutCancel(r.Context()))
-	sent.stopClient = context.AfterFunc(r.Context(), func() { sent.withdraw(context.Cause(r.Context())) })
+	sent.stopClient = context.AfterFunc(r.Context(), func() { sent.withdraw(context.Cause(r.Context())) }) //nolint:contextcheck // it ends with it
 	sent.stopLife = context.AfterFunc(life, func() { //nolint:contextcheck // it is the cell's, beside that of r
 		if cause := context.Cause(life); errors.Is(cause, errDraining) {
 			sent.withdraw(cause)
@@ -117,7 +117,7 @@ func (g *Gateway) beginClaim(c *call, to *cell, r *http.Request) (*sentClaim, er
 		}
 	})
 	sent.trace.GotConn = func(got httptrace.GotConnInfo) { sent.on(got.Conn) }
-	sent.request = r.WithContext(httptrace.WithClientTrace(sent.ctx, &sent.trace))
+	sent.request = r.WithContext(httptrace.WithClientTrace(sent.ctx, &sent.trace)) //nolint:contextcheck // it ends by being withdrawn
 	return sent, nil
 }
 
