@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +29,7 @@ func (*TopCmd) Help() string {
 	return examples(`queued top`, `queued top --sort oldest -d 500ms`, `queued top -n 10 -d 1m -o jsonl >>depth.jsonl`) + `
 Keys: q ends it, s sorts by the next column, r reverses the order, j and k or the arrows scroll, space looks at once.
 +/- is the change of the ready events since the look before; rates are of all processes together.
+It goes on while the server restarts, or while a cell behind a gateway is away, which it names.
 `
 }
 
@@ -38,6 +41,22 @@ type look struct {
 	At        time.Time           `json:"at"`
 	Queues    []client.QueueStats `json:"queues"`
 	Processes []client.Process    `json:"processes"`
+	// UnavailableCells are, of the answers of a gateway, the cells whose part is missing.
+	UnavailableCells []int `json:"unavailable_cells,omitzero"`
+}
+
+// misses reports whether err says that cells are away, and notes these.
+func (l *look) misses(err error) bool {
+	var away []int
+	if missing, ok := errors.AsType[*client.MissingCellsError](err); ok {
+		away = missing.Cells
+	} else if answer, ok := errors.AsType[*client.Error](err); ok && answer.Code == "cell_unavailable" && answer.Cell != nil {
+		away = []int{*answer.Cell}
+	}
+	l.UnavailableCells = append(l.UnavailableCells, away...)
+	slices.Sort(l.UnavailableCells)
+	l.UnavailableCells = slices.Compact(l.UnavailableCells)
+	return len(away) > 0
 }
 
 // Run shows the queues until it is interrupted, which is no error.
@@ -65,32 +84,46 @@ func take(ctx context.Context, conn *client.Client) (look, error) {
 	defer cancel()
 	l := look{At: time.Now(), Queues: []client.QueueStats{}}
 	for q, err := range conn.ListQueues(ctx) {
+		if l.misses(err) {
+			break // the cells that are there have been listed
+		}
 		if err != nil {
 			return l, err
 		}
 		l.Queues = append(l.Queues, q)
 	}
 	var err error
-	if l.Processes, err = conn.ListProcesses(ctx); errors.Is(err, client.ErrForbidden) || errors.As(err, new(*client.MissingCellsError)) {
+	if l.Processes, err = conn.ListProcesses(ctx); errors.Is(err, client.ErrForbidden) || l.misses(err) {
 		err = nil // a key for some queues may not ask this; processes of a cell that is away are not seen
 	}
 	return l, err
 }
 
-// print writes each look below the one before.
+// isPassing reports whether a look has failed as those do that are taken while a server restarts.
+func isPassing(err error) bool {
+	if answer, ok := errors.AsType[*client.Error](err); ok {
+		return answer.Status >= http.StatusInternalServerError || answer.Status == http.StatusTooManyRequests
+	}
+	return errors.As(err, new(*url.Error))
+}
+
+// print writes each look below the one before. One that fails as while a server restarts is noted, unless it is the first or the last.
 func (c *TopCmd) print(ctx context.Context, env *Env, conn *client.Client, w *watch) error {
 	for n := 1; ; n++ {
 		l, err := take(ctx, conn)
-		if err != nil {
-			return err
-		}
-		if env.format(c.Output) == formatTable {
+		isLast := n >= max(1, c.Looks)
+		switch {
+		case err != nil && n > 1 && !isLast && isPassing(err) && ctx.Err() == nil:
+			env.notef("%s", w.describe(err))
+			err = nil
+		case err != nil:
+		case env.format(c.Output) == formatTable:
 			w.add(l)
 			_, err = io.WriteString(env.Stdout, strings.Join(w.lines(env.width(), 0), "\n")+"\n\n")
-		} else {
+		default:
 			err = json.NewEncoder(env.Stdout).Encode(l)
 		}
-		if err != nil || n >= max(1, c.Looks) {
+		if err != nil || isLast {
 			return err
 		}
 		select {
@@ -315,6 +348,9 @@ func (w *watch) summary() []string {
 	lines := []string{first, fmt.Sprintf("%s: %d ready, %d scheduled, %d leased", queues, ready, scheduled, leased)}
 	if rates := w.rates(); rates != "" {
 		lines = append(lines, rates)
+	}
+	for _, number := range l.UnavailableCells {
+		lines = append(lines, fmt.Sprintf("! cell %d does not answer: what it has is missing here", number))
 	}
 	return lines
 }

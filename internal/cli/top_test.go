@@ -105,6 +105,14 @@ func TestTopShowsChangesRatesAndFailures(t *testing.T) {
 	if got := text(); !strings.Contains(got, "5.0/s inserted") {
 		t.Errorf("it shows\n%s", got)
 	}
+	w.add(look{UnavailableCells: []int{2, 5}})
+	if got := text(); !strings.Contains(got, "\n! cell 2 does not answer: what it has is missing here\n! cell 5 does not answer") {
+		t.Errorf("it shows\n%s", got)
+	}
+	w.add(look{})
+	if got := text(); strings.Contains(got, "!") {
+		t.Errorf("it shows\n%s", got)
+	}
 	w.failure = errors.New("no answer\x1b[31m")
 	if got := text(); !strings.Contains(got, `! no answer\u001b[31m`) {
 		t.Errorf("it shows\n%s", got)
