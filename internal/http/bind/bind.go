@@ -84,6 +84,7 @@ type Field struct {
 	hasRestrictions bool // it, or a field within it, names what is used
 
 	pointer string        // of a parameter
+	header  string        // its name as http.Header has it
 	kind    jsontext.Kind // of the JSON value; 0: any
 	wants   string        // what it takes, as in "must be …"
 	null    string
@@ -161,6 +162,7 @@ func fieldsOf(t reflect.Type, index []int, outer reflect.StructTag) (fields []Fi
 		}
 		f.Index, f.Default, f.null, f.log = at, sf.Tag.Get("default"), sf.Tag.Get("null"), sf.Tag.Get("log")
 		f.pointer = map[string]string{"path": "{" + f.Name + "}", "query": "?" + f.Name, "header": f.Name}[f.In]
+		f.header = http.CanonicalHeaderKey(f.Name)
 		f.Required = f.Required || f.Name == outer.Get("require")
 		if f.Default != "" {
 			f.initial = reflect.New(sf.Type).Elem()

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -19,47 +18,55 @@ import (
 
 // decodeParams sets the fields of v that are in the path, the query and the header of r.
 func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
-	query, err := b.parseQuery(r.URL.RawQuery)
+	var buffer [4]parameter // most queries have no more
+	query, err := b.parseQuery(buffer[:0], r.URL.RawQuery)
 	if err != nil {
 		return err
 	}
 	var bad problem.Fields
+	var one [1]string
 	for i := range b.Fields {
 		f := &b.Fields[i]
-		place, pointer := v.FieldByIndex(f.Index), f.pointer
-		var texts []string
+		texts := one[:0]
 		switch f.In {
 		case "path":
-			texts = []string{pathValue(r, f.Name)}
+			texts = append(texts, pathValue(r, f.Name))
 		case "query":
-			texts = query[f.Name]
+			for _, given := range query {
+				if given.field == i {
+					texts = append(texts, given.text)
+				}
+			}
 		case "header":
-			if texts = r.Header.Values(f.Name); f.joined && len(texts) > 1 {
+			if texts = r.Header[f.header]; f.joined && len(texts) > 1 {
 				texts = []string{strings.Join(texts, ", ")}
 			}
 		default:
 			continue
 		}
+		if len(texts) == 0 && !f.Required && !f.initial.IsValid() {
+			continue
+		}
+		place := v.FieldByIndex(f.Index)
 		switch {
 		case len(texts) == 0 && f.Required:
-			bad.Add(pointer, "is required")
-		case len(texts) == 0 && f.initial.IsValid():
-			place.Set(f.initial)
+			bad.Add(f.pointer, "is required")
 		case len(texts) == 0:
+			place.Set(f.initial)
 		case f.Element != nil:
 			place.Set(reflect.MakeSlice(place.Type(), len(texts), len(texts)))
 			for i, text := range texts {
-				bad.Add(pointer, f.Element.set(place.Index(i), text, Quote))
+				bad.Add(f.pointer, f.Element.set(place.Index(i), text, Quote))
 			}
-			bad.Add(pointer, f.violation(place))
+			bad.Add(f.pointer, f.violation(place))
 		case len(texts) > 1:
-			bad.Add(pointer, "must be given once")
+			bad.Add(f.pointer, "must be given once")
 		case f.kind == '{':
 			if err := f.setObject(place, texts[0], b.limits); err != nil {
 				return err
 			}
 		default:
-			bad.Add(pointer, f.set(place, texts[0], Quote))
+			bad.Add(f.pointer, f.set(place, texts[0], Quote))
 		}
 	}
 	if c, ok := v.Addr().Interface().(Checker); ok && !b.members && bad == nil {
@@ -68,22 +75,55 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 	return bad.Err(problem.InvalidParameter)
 }
 
-// parseQuery parses a query. An unknown parameter is an error: a misspelt filter must not become none.
-func (b *Binding) parseQuery(text string) (url.Values, error) {
-	if text == "" {
-		return nil, nil //nolint:nilnil // a nil map is an empty query
+// maxParameters bounds those of a query, as url.ParseQuery does.
+const maxParameters = 10_000
+
+// A parameter is one of a query, with the index of its field.
+type parameter struct {
+	field int
+	text  string
+}
+
+// parseQuery appends the parameters of a query. An unknown one is an error: a misspelt filter must not become none.
+func (b *Binding) parseQuery(query []parameter, text string) ([]parameter, error) {
+	if strings.Count(text, "&") >= maxParameters {
+		return nil, problem.New(problem.InvalidParameter, fmt.Sprintf("The query string has more than %d parameters.", maxParameters))
 	}
-	query, err := url.ParseQuery(text)
-	if err != nil {
-		return nil, problem.New(problem.InvalidParameter, "The query string is malformed: "+err.Error()+".")
-	}
-	var bad problem.Fields
-	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if find(b.Fields, "query", name) < 0 {
-			bad.Add("?"+clip(name), "unknown parameter; expected "+oneOf(b.Fields, "query"))
+	var unknown []string
+	for text != "" {
+		var pair string
+		pair, text, _ = strings.Cut(text, "&")
+		if pair == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(pair, "=")
+		name, err := unescapeParameter(name, pair)
+		if err == nil {
+			value, err = unescapeParameter(value, pair)
+		}
+		if err != nil {
+			return nil, problem.New(problem.InvalidParameter, "The query string is malformed: "+err.Error()+".")
+		}
+		if i := find(b.Fields, "query", name); i >= 0 {
+			query = append(query, parameter{i, value})
+		} else {
+			unknown = append(unknown, name)
 		}
 	}
+	slices.Sort(unknown)
+	var bad problem.Fields
+	for _, name := range slices.Compact(unknown) {
+		bad.Add("?"+clip(name), "unknown parameter; expected "+oneOf(b.Fields, "query"))
+	}
 	return query, bad.Err(problem.UnknownParameter)
+}
+
+// unescapeParameter returns the name or the value of a parameter of a query, which pair is of, as url.ParseQuery reads it.
+func unescapeParameter(text, pair string) (string, error) {
+	if strings.Contains(pair, ";") {
+		return "", errors.New("invalid semicolon separator in query")
+	}
+	return url.QueryUnescape(text)
 }
 
 // pathValue returns what stands for {name} in the path of r.

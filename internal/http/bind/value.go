@@ -153,7 +153,7 @@ func (f *Field) violation(v reflect.Value) string {
 	if f.Rules == "" {
 		return ""
 	}
-	broken, ok := errors.AsType[validator.ValidationErrors](validate.Var(v.Interface(), f.Rules))
+	broken, ok := errors.AsType[validator.ValidationErrors](validate.Var(v.Addr().Interface(), f.Rules))
 	if !ok {
 		return ""
 	}
