@@ -13,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/queued/queued/internal/timelimit"
 )
 
 // Verdict is the meaning of a commit's error for its operations.
@@ -91,13 +93,12 @@ func (c *Committer[O]) Do(ctx context.Context, op O) error {
 	if err := c.add(true, op); err != nil {
 		return err
 	}
-	select {
-	case err := <-op.ticket().done:
-		return err
-	case <-ctx.Done():
+	failure, err := timelimit.Receive(ctx, op.ticket().done)
+	if err != nil {
 		c.withdraw(op)
-		return ctx.Err()
+		return err
 	}
+	return failure
 }
 
 // Start has operations committed, in one transaction if they are few, however much is pending. Their tickets are answered. It fails with

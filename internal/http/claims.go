@@ -42,6 +42,10 @@ func (req *claimRequest) resolveWait(ctx context.Context, s *Server) error {
 	if req.Wait != nil {
 		return nil
 	}
+	if wait, isKnown := s.svc.KnownPolicyWait(req.Queue); isKnown {
+		req.Wait = &wait
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 	defer cancel()
 	wait, err := s.svc.PolicyWait(ctx, req.Queue)

@@ -118,7 +118,7 @@ func (s *Server) listSourceDeliveries(r *http.Request, req listSourceDeliveriesR
 // logDelivery has the log of a source know of a delivery that was answered.
 func (s *Server) logDelivery(r *http.Request, answered *webhook.Answered) {
 	log := logOf(r)
-	answered.RequestID, answered.Began, answered.Status, answered.Code = log.id, log.start, cmp.Or(log.status, http.StatusOK), log.code
+	answered.RequestID, answered.Began, answered.Status, answered.Code = log.id, log.began, cmp.Or(log.status, http.StatusOK), log.code
 	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		answered.Address = host
 	}

@@ -76,24 +76,25 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 func answering[Req any](s *Server, handle func(*http.Request, Req) (reply, error)) func(http.ResponseWriter, *http.Request, Req) error {
 	return func(w http.ResponseWriter, r *http.Request, req Req) error {
 		limit := s.cfg.RequestTimeout
-		ctx := r.Context()
+		log := logOf(r)
 		if req, ok := any(&req).(policyWaiting); ok {
-			if err := req.resolveWait(ctx, s); err != nil {
+			if err := req.resolveWait(r.Context(), s); err != nil {
 				return err
 			}
 		}
+		caller := &log.ctx.Context // what it ends for is known to the context of r, which has no copy
 		if req, ok := any(&req).(waiting); ok && req.waits() > 0 {
-			logOf(r).wait = req.waits()
+			log.wait = req.waits()
 			limit += req.waits()
-			watched, stop := logOf(r).grant.Watch(ctx) // who waits is let go with the key
+			watched, stop := log.grant.Watch(caller.Context) // who waits is let go with the key
 			defer stop()
-			ctx = watched
+			caller.Context = watched
 		}
 		// The time of the body's arrival is bounded by the server's read timeout, and does not count.
-		bounded, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		rep, err := handle(r.WithContext(bounded), req)
-		if cause := context.Cause(ctx); err != nil && cause != nil && r.Context().Err() == nil {
+		caller.SetLimit(limit)
+		defer caller.End()
+		rep, err := handle(r, req)
+		if cause := context.Cause(caller.Context); err != nil && cause != nil && log.client.Err() == nil {
 			return challenge(r, cause)
 		}
 		if err == nil {
@@ -127,7 +128,7 @@ func respond(w http.ResponseWriter, r *http.Request, rep reply) {
 		return
 	}
 	if rep.undo != nil {
-		rep.undo(r.Context())
+		rep.undo(logOf(r).client)
 	}
 	log := logOf(r)
 	log.add("undelivered", err.Error())
@@ -175,7 +176,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Context().Err(); err != nil {
+	if err := logOf(r).client.Err(); err != nil {
 		return err
 	}
 	h["Content-Type"] = media
@@ -214,7 +215,7 @@ func dropBody(w http.ResponseWriter, r *http.Request) {
 // fail answers r with the problem that err is. When the client has gone, or has the beginning of another answer, it ends the request without one.
 func fail(w http.ResponseWriter, r *http.Request, err error) {
 	log := logOf(r)
-	if r.Context().Err() != nil && !log.body.IsCutOff() { // the client cannot read an answer any more
+	if log.client.Err() != nil && !log.body.IsCutOff() { // the client cannot read an answer any more
 		log.status = problem.ClientGone.Status
 		panic(http.ErrAbortHandler)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/request"
+	"github.com/queued/queued/internal/timelimit"
 )
 
 // An accessLog gathers the fields of one request for the log and the metrics. It is the request's http.ResponseWriter, too, to see the
@@ -28,7 +29,7 @@ type accessLog struct {
 	http.ResponseWriter
 
 	id          string
-	start       time.Time
+	began       time.Time
 	wait        time.Duration // how long the request asked to be held
 	status      int           // 0 until the answer begins
 	bytes       int64
@@ -42,15 +43,25 @@ type accessLog struct {
 	fields      []any         // names and values, in turn
 	fieldBuffer [8]any        // of fields, so that most requests need no more
 
-	route chi.Context
-	ctx   requestContext
+	route  chi.Context
+	ctx    requestContext
+	client context.Context // ends when the client has gone
 }
 
 // A requestContext is the context of a request, with its accessLog and its route. It is part of the accessLog, so that a request has one
 // allocation and one copy for all of them.
 type requestContext struct {
-	context.Context
+	timelimit.Context
 	log *accessLog
+}
+
+// start makes r the request that l is about. Its route is one of routes.
+func (l *accessLog) start(r *http.Request, routes chi.Routes) *http.Request {
+	l.fields = l.fieldBuffer[:0]
+	l.route.Routes = routes
+	l.client = r.Context()
+	l.ctx.Context.Context, l.ctx.log = l.client, l
+	return r.WithContext(&l.ctx)
 }
 
 type accessLogKey struct{}
@@ -98,15 +109,12 @@ func (l *accessLog) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 // request went.
 func (s *Server) observe(routes chi.Routes, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		l := &accessLog{ResponseWriter: w, start: time.Now(), id: request.ID(r)}
-		l.fields = l.fieldBuffer[:0]
+		l := &accessLog{ResponseWriter: w, began: time.Now(), id: request.ID(r)}
 		h := w.Header()
 		h["X-Request-Id"] = []string{l.id}
 		h["X-Content-Type-Options"] = noSniff
 		h["Content-Security-Policy"] = noPage
-		l.route.Routes = routes
-		l.ctx = requestContext{r.Context(), l}
-		r = r.WithContext(&l.ctx) //nolint:contextcheck // it inherits from the context of r
+		r = l.start(r, routes)
 		defer s.finish(l, r)
 		defer l.body.Release()
 		defer s.rescue(l, r)
@@ -116,7 +124,7 @@ func (s *Server) observe(routes chi.Routes, next http.Handler) http.Handler {
 
 // finish notes in the log and in the metrics how r went.
 func (s *Server) finish(l *accessLog, r *http.Request) {
-	took := time.Since(l.start)
+	took := time.Since(l.began)
 	// The route is the pattern that r matched, never its path: there are few of them, and they hold nothing of the caller's.
 	route := cmp.Or(r.Pattern, "unmatched")
 	s.metrics.observe(route, r.Method, l.status, took)

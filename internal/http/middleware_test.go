@@ -136,29 +136,29 @@ func TestAccessLogOmitsSuccessfulFrequentCalls(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		pattern string
-		log     accessLog
+		log     *accessLog
 		took    time.Duration
 		slow    zerolog.Level // with QUEUED_ACCESS_LOG=slow
 		all     zerolog.Level // with QUEUED_ACCESS_LOG=all
 	}{
-		"a successful insert":        {"POST /events", accessLog{status: 201}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
-		"a successful claim":         {"POST /claim", accessLog{status: 200, wait: time.Minute}, time.Minute, zerolog.DebugLevel, zerolog.InfoLevel},
-		"a successful ack":           {"DELETE /events/{id}", accessLog{status: 204}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
-		"a successful health check":  {"GET /livez", accessLog{status: 200}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
-		"a failed health check":      {"GET /readyz", accessLog{status: 503}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
-		"a slow insert":              {"POST /events", accessLog{status: 201}, time.Second, zerolog.InfoLevel, zerolog.InfoLevel},
-		"a claim slower than itself": {"POST /claim", accessLog{status: 200, wait: time.Minute}, 61 * time.Second, zerolog.InfoLevel, zerolog.InfoLevel},
-		"a refused ack":              {"POST /ack", accessLog{status: 422}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
-		"a client that disconnected": {"POST /claim", accessLog{status: 499}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
-		"a failed insert":            {"POST /events", accessLog{status: 503}, time.Millisecond, zerolog.ErrorLevel, zerolog.ErrorLevel},
-		"a claim during the start":   {" ", accessLog{status: 503, code: "not_ready"}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
-		"a check during the start":   {"GET /readyz", accessLog{status: 503, code: "not_ready"}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
-		"a listing":                  {"GET /events", accessLog{status: 200}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
-		"a change of a policy":       {"PUT /queues/{name}", accessLog{status: 200}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
-		"an unknown path":            {"GET ", accessLog{status: 404}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a successful insert":        {"POST /events", &accessLog{status: 201}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a successful claim":         {"POST /claim", &accessLog{status: 200, wait: time.Minute}, time.Minute, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a successful ack":           {"DELETE /events/{id}", &accessLog{status: 204}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a successful health check":  {"GET /livez", &accessLog{status: 200}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a failed health check":      {"GET /readyz", &accessLog{status: 503}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a slow insert":              {"POST /events", &accessLog{status: 201}, time.Second, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a claim slower than itself": {"POST /claim", &accessLog{status: 200, wait: time.Minute}, 61 * time.Second, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a refused ack":              {"POST /ack", &accessLog{status: 422}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a client that disconnected": {"POST /claim", &accessLog{status: 499}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a failed insert":            {"POST /events", &accessLog{status: 503}, time.Millisecond, zerolog.ErrorLevel, zerolog.ErrorLevel},
+		"a claim during the start":   {" ", &accessLog{status: 503, code: "not_ready"}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a check during the start":   {"GET /readyz", &accessLog{status: 503, code: "not_ready"}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a listing":                  {"GET /events", &accessLog{status: 200}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a change of a policy":       {"PUT /queues/{name}", &accessLog{status: 200}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"an unknown path":            {"GET ", &accessLog{status: 404}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
 	} {
 		for all, want := range map[bool]zerolog.Level{false: tc.slow, true: tc.all} {
-			if got := New(Config{LogAll: all}).level(&tc.log, tc.pattern, tc.took); got != want {
+			if got := New(Config{LogAll: all}).level(tc.log, tc.pattern, tc.took); got != want {
 				t.Errorf("%s is logged at %s, want %s (all: %t)", name, got, want, all)
 			}
 		}

@@ -24,7 +24,7 @@ func (s *Server) traceRequests(next http.Handler) http.Handler {
 			return
 		}
 		var span trace.Span
-		l.ctx.Context, span = s.cfg.Tracer.StartServer(l.ctx.Context, r.Header) // within the context of r, which has no copy
+		l.ctx.Context.Context, span = s.cfg.Tracer.StartServer(l.ctx.Context.Context, r.Header) // within the context of r, which has no copy
 		if span.IsZero() {
 			next.ServeHTTP(w, r)
 			return

@@ -62,17 +62,14 @@ func (s *Server) newPages(routes *chi.Mux) *pages.Handler {
 // calls that fail have one, too.
 func (s *Server) callWithin(routes *chi.Mux, w http.ResponseWriter, r *http.Request, grant *access.Grant) {
 	page := logOf(r)
-	l := &accessLog{ResponseWriter: w, start: time.Now(), id: page.id, grant: grant}
-	l.fields = l.fieldBuffer[:0]
-	l.route.Routes = routes
-	l.ctx = requestContext{r.Context(), l}
-	r = r.WithContext(&l.ctx) //nolint:contextcheck // it inherits from the context of r
+	l := &accessLog{ResponseWriter: w, began: time.Now(), id: page.id, grant: grant}
+	r = l.start(r, routes)
 	defer l.body.Release()
 	defer func() {
 		if l.err != nil {
 			route := r.Method + " " + cmp.Or(r.Pattern, "unmatched")
 			s.log.Error().Err(l.err).Str(failure.Field, l.reason(route)).Str("request_id", l.id).Str("call", route).Int("status", l.status).
-				Dur("duration_ms", time.Since(l.start)).Msg("a call of a page failed")
+				Dur("duration_ms", time.Since(l.began)).Msg("a call of a page failed")
 		}
 	}()
 	defer s.rescue(l, r)

@@ -15,6 +15,7 @@ import (
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/timelimit"
 	"github.com/queued/queued/internal/watermark"
 )
 
@@ -24,7 +25,9 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	p.Limit = min(cmp.Or(p.Limit, 1), MaxBatch)
 	p.MaxAttempts = cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts)
 	p.Order = cmp.Or(p.Order, FIFO)
-	p.Types = slices.Compact(slices.Sorted(slices.Values(p.Types))) // so that equal ones are seen to be equal
+	if len(p.Types) > 0 {
+		p.Types = slices.Compact(slices.Sorted(slices.Values(p.Types))) // so that equal ones are seen to be equal
+	}
 
 	w := &waiter{params: p, deadline: time.Now().Add(p.Wait), result: make(chan claimResult, 1)}
 	d, err := s.join(w)
@@ -32,13 +35,12 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 		return nil, fmt.Errorf("claiming events: %w", err)
 	}
 	defer s.work.Done()
-	select {
-	case r := <-w.result:
-		return r.events, r.err
-	case <-ctx.Done():
+	r, err := timelimit.Receive(ctx, w.result)
+	if err != nil {
 		d.leave(w) //nolint:contextcheck // this context has ended; events claimed for it must be released all the same
-		return nil, wrap("claiming events", ctx.Err())
+		return nil, wrap("claiming events", err)
 	}
+	return r.events, r.err
 }
 
 // waitsFor is how long a process may go on with the wait of a policy that was changed without it being told.
@@ -72,17 +74,22 @@ func (s *Service) openPolicyWaits() {
 	}}
 }
 
+// KnownPolicyWait is PolicyWait for a queue that this process has looked up lately; it reports false for others.
+func (s *Service) KnownPolicyWait(queue string) (wait time.Duration, isKnown bool) {
+	w := &s.waits
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known, isKnown := w.byQueue[queue]
+	return known.wait, isKnown && time.Since(known.at) < waitsFor
+}
+
 // PolicyWait returns for how long claims on a queue wait that do not say: not at all, unless its policy does. A change of the policy by another process may be
 // up to 5 seconds late if notifications are lost. It fails with ErrUnavailable.
 func (s *Service) PolicyWait(ctx context.Context, queue string) (time.Duration, error) {
-	w := &s.waits
-	asked := time.Now()
-	w.mu.Lock()
-	known, isKnown := w.byQueue[queue]
-	w.mu.Unlock()
-	if isKnown && asked.Sub(known.at) < waitsFor {
-		return known.wait, nil
+	if wait, isKnown := s.KnownPolicyWait(queue); isKnown {
+		return wait, nil
 	}
+	w, asked := &s.waits, time.Now()
 	found, err := w.lookUps.Get(ctx, queue)
 	if err != nil {
 		return 0, wrap("looking up for how long claims wait", err)
