@@ -127,8 +127,13 @@ func New(cfg Config) *Server {
 	routes := s.routes().mux
 	s.drained = make(chan struct{})
 	pages := s.newPages(routes)
-	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(servePages(pages, s.authenticate(checkOrigin(s.traceRequests(routes))))))))
+	s.handler = s.wrap(routes, servePages(pages, s.authenticate(checkOrigin(s.traceRequests(routes)))))
 	return s
+}
+
+// wrap has every request observed, and answers those itself that must not come to next.
+func (s *Server) wrap(routes chi.Routes, next http.Handler) http.Handler {
+	return s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(next))))
 }
 
 // Handler returns the handler of every route.
