@@ -29,6 +29,7 @@ type Report struct {
 	Results   []*Result      `json:"results"` // every measured run, with values that only tables and charts show
 	Numbers   []*Number      `json:"numbers"` // every value by round
 	Ratios    []*Ratio       `json:"ratios"`
+	Tables    []Table        `json:"tables,omitempty"` // of a workload that was run alone, and puts its results side by side
 	Failures  []string       `json:"failures,omitempty"`
 	Disturbed []string       `json:"disturbed,omitempty"` // by something else on the machine
 }

@@ -12,39 +12,39 @@ import (
 	"github.com/queued/queued/bench/load"
 )
 
-// table is rows under a head. The first texts columns hold text, the others numbers; of a row's further cells each is text again.
-type table struct {
-	head  []string
-	rows  [][]string
-	texts int
-	note  string // below it
+// Table is rows under a head.
+type Table struct {
+	Head  []string   `json:"head"`
+	Rows  [][]string `json:"rows"`
+	Texts int        `json:"-"` // how many columns hold text; the others hold numbers, and cells beyond the head text again
+	Note  string     `json:"note,omitempty"`
 }
 
 // tables are the report for people. A workload that was run alone is shown in detail.
-func (r *Report) tables() []table {
+func (r *Report) tables() []Table {
 	if len(r.Parts) == 1 && r.Rounds == 1 {
-		return []table{r.rates(), r.latencies(), r.values(), r.bars()}
+		return append([]Table{r.rates(), r.latencies(), r.values(), r.bars()}, r.Tables...)
 	}
-	numbers := table{head: []string{"number", "median", "least", "greatest", "unit"}, texts: 1}
+	numbers := Table{Head: []string{"number", "median", "least", "greatest", "unit"}, Texts: 1}
 	for _, n := range r.Numbers {
-		numbers.rows = append(numbers.rows, []string{n.Name, figure(n.Median), figure(n.Min), figure(n.Max), n.Unit})
+		numbers.Rows = append(numbers.Rows, []string{n.Name, figure(n.Median), figure(n.Min), figure(n.Max), n.Unit})
 	}
-	return []table{numbers, r.bars()}
+	return []Table{numbers, r.bars()}
 }
 
-func (r *Report) bars() table {
-	t := table{head: []string{"ratio", "median", "least", "greatest", "wanted", "goal", "verdict"}, texts: 1}
+func (r *Report) bars() Table {
+	t := Table{Head: []string{"ratio", "median", "least", "greatest", "wanted", "goal", "verdict"}, Texts: 1}
 	for _, b := range r.Ratios {
-		t.rows = append(t.rows, []string{b.Name, figure(b.Median), figure(b.Min), figure(b.Max), b.Bar, b.Goal, b.Verdict})
+		t.Rows = append(t.Rows, []string{b.Name, figure(b.Median), figure(b.Min), figure(b.Max), b.Bar, b.Goal, b.Verdict})
 	}
 	return t
 }
 
 // rates is a row for each measured run.
-func (r *Report) rates() table {
-	t := table{
-		head:  []string{"", "events/s", "inserts/s", "claims/s", "acks/s", "empty", "errors", "client µs", "server µs", "WAL B", "commits", "RSS MiB"},
-		texts: 1, note: "CPU (client, server), WAL and commits are per event; the rates count events, not requests.",
+func (r *Report) rates() Table {
+	t := Table{
+		Head:  []string{"", "events/s", "inserts/s", "claims/s", "acks/s", "empty", "errors", "client µs", "server µs", "WAL B", "commits", "RSS MiB"},
+		Texts: 1, Note: "CPU (client, server), WAL and commits are per event; the rates count events, not requests.",
 	}
 	for _, result := range r.Results {
 		if result.Seconds == 0 {
@@ -61,19 +61,19 @@ func (r *Report) rates() table {
 		} else {
 			row = append(row, "-", "-")
 		}
-		t.rows = append(t.rows, append(row, fmt.Sprintf("%.0f", float64(result.CPU.ServerRSS)/(1<<20))))
+		t.Rows = append(t.Rows, append(row, fmt.Sprintf("%.0f", float64(result.CPU.ServerRSS)/(1<<20))))
 	}
 	return t
 }
 
 // latencies is a row for each step of each run.
-func (r *Report) latencies() table {
-	t := table{head: []string{"ms", "", "p50", "p90", "p99", "p99.9", "max"}, texts: 2}
+func (r *Report) latencies() Table {
+	t := Table{Head: []string{"ms", "", "p50", "p90", "p99", "p99.9", "max"}, Texts: 2}
 	for _, result := range r.Results {
 		label := result.Label
 		for _, name := range sortedSteps(result.Latency) {
 			l := result.Latency[name]
-			t.rows = append(t.rows, []string{label, name, figure(l.P50), figure(l.P90), figure(l.P99), figure(l.P999), figure(l.Max)})
+			t.Rows = append(t.Rows, []string{label, name, figure(l.P50), figure(l.P90), figure(l.P99), figure(l.P999), figure(l.Max)})
 			label = ""
 		}
 	}
@@ -81,18 +81,18 @@ func (r *Report) latencies() table {
 }
 
 // values is the measurements of only some workloads, and the numbers that compare results.
-func (r *Report) values() table {
-	t := table{head: []string{"", "value", ""}, texts: 2}
+func (r *Report) values() Table {
+	t := Table{Head: []string{"", "value", ""}, Texts: 2}
 	for _, result := range r.Results {
 		label := result.Label
 		for _, name := range sortedKeys(result.Values) {
-			t.rows = append(t.rows, []string{label, name, figure(result.Values[name])})
+			t.Rows = append(t.Rows, []string{label, name, figure(result.Values[name])})
 			label = ""
 		}
 	}
 	for _, n := range r.Numbers {
 		if of, found := strings.CutPrefix(n.Name, r.Parts[0].Name+": "); found {
-			t.rows = append(t.rows, []string{"", of, figure(n.Median)})
+			t.Rows = append(t.Rows, []string{"", of, figure(n.Median)})
 		}
 	}
 	return t
@@ -156,16 +156,16 @@ func (r *Report) Text(w io.Writer) {
 	}
 	say(fmt.Sprintf("queued %s on %d CPUs, %s, PostgreSQL %s", m.Queued, m.Cores, m.System, m.PostgreSQL), "")
 	for _, t := range r.tables() {
-		if len(t.rows) == 0 {
+		if len(t.Rows) == 0 {
 			continue
 		}
 		aligned := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, row := range append([][]string{t.head}, t.rows...) {
+		for _, row := range append([][]string{t.Head}, t.Rows...) {
 			_, _ = fmt.Fprintln(aligned, strings.Join(row, "\t"))
 		}
 		_ = aligned.Flush()
-		if t.note != "" {
-			say(t.note)
+		if t.Note != "" {
+			say(t.Note)
 		}
 		say("")
 	}
@@ -184,11 +184,11 @@ func (r *Report) Markdown(w io.Writer) {
 	for _, name := range sortedKeys(m.Settings) {
 		settings = append(settings, fmt.Sprintf("`%s = %s`", name, m.Settings[name]))
 	}
-	parts := table{head: []string{"part", "measures", "by"}, texts: 3}
+	parts := Table{Head: []string{"part", "measures", "by"}, Texts: 3}
 	for _, p := range r.Parts {
-		parts.rows = append(parts.rows, []string{p.Name, p.About, p.Command})
+		parts.Rows = append(parts.Rows, []string{p.Name, p.About, p.Command})
 	}
-	machine := table{head: []string{"machine", ""}, texts: 2, rows: [][]string{
+	machine := Table{Head: []string{"machine", ""}, Texts: 2, Rows: [][]string{
 		{"processor", fmt.Sprintf("%s, %d cores", m.CPU, m.Cores)},
 		{"memory", fmt.Sprintf("%.1f GiB", float64(m.MemoryMiB)/1024)},
 		{"PostgreSQL", m.PostgreSQL},
@@ -196,18 +196,18 @@ func (r *Report) Markdown(w io.Writer) {
 		{"settings other than the defaults", strings.Join(settings, ", ")},
 		{"queued, Go", fmt.Sprintf("%s, %s, %s", m.Queued, m.Go, m.System)},
 	}}
-	for _, t := range append(append([]table{machine}, r.tables()...), parts) {
-		if len(t.rows) == 0 {
+	for _, t := range append(append([]Table{machine}, r.tables()...), parts) {
+		if len(t.Rows) == 0 {
 			continue
 		}
-		rule := make([]string, len(t.head))
+		rule := make([]string, len(t.Head))
 		for i := range rule {
 			rule[i] = "---"
-			if i >= t.texts {
+			if i >= t.Texts {
 				rule[i] = "---:"
 			}
 		}
-		for _, row := range append([][]string{t.head, rule}, t.rows...) {
+		for _, row := range append([][]string{t.Head, rule}, t.Rows...) {
 			cells := make([]string, len(row))
 			for i, cell := range row {
 				cells[i] = strings.NewReplacer("|", `\|`, "\n", " ").Replace(cell)
@@ -215,8 +215,8 @@ func (r *Report) Markdown(w io.Writer) {
 			say("| %s |", strings.Join(cells, " | "))
 		}
 		say("")
-		if t.note != "" {
-			say("%s\n", t.note)
+		if t.Note != "" {
+			say("%s\n", t.Note)
 		}
 	}
 	for _, note := range r.notes() {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 type ownPostgres struct {
 	url     string // of the database postgres, as a superuser
 	dir     string
+	command *exec.Cmd // a copy that was not started
 	process *process
 	group   *cpuGroup // nil: it is not held
 	cores   float64   // that it is held to
@@ -61,18 +63,59 @@ func startPostgres(ctx context.Context, cores float64, failed context.CancelCaus
 	}
 	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-c", "listen_addresses=127.0.0.1", "-c", "port="+strconv.Itoa(port), "-c", "unix_socket_directories=") //nolint:gosec,noctx // as above; it is stopped in order
 	cmd.SysProcAttr, cmd.Dir = attributes, "/"
-	if p.process, err = launch(cmd, failed); err != nil {
+	p.command = cmd
+	if err := p.launch(failed); err != nil {
 		return nil, err
 	}
-	p.process.stopBy = syscall.SIGINT // whoever is connected is cut off
 	p.url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
 	if err := p.awaitReady(ctx); err != nil {
 		return nil, err
 	}
 	if p.group != nil {
-		err = p.group.add(cmd.Process.Pid)
+		err = p.group.add(p.process.cmd.Process.Pid)
 	}
 	return p, err
+}
+
+// launch starts the server's process. failed is called when it ends by itself.
+func (p *ownPostgres) launch(failed context.CancelCauseFunc) (err error) {
+	cmd := exec.Command(p.command.Path, p.command.Args[1:]...) //nolint:gosec,noctx // it is stopped in order
+	cmd.SysProcAttr, cmd.Dir = p.command.SysProcAttr, p.command.Dir
+	if p.process, err = launch(cmd, failed); err == nil {
+		p.process.stopBy = syscall.SIGINT // whoever is connected is cut off
+	}
+	return err
+}
+
+// crash kills the server, and starts it again on its data. It returns when that answers.
+func (p *ownPostgres) crash(ctx context.Context, failed context.CancelCauseFunc) error {
+	if err := p.process.kill(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("PostgreSQL did not answer within %s after it was killed", startLimit))
+	defer cancel()
+	for {
+		// Sessions of the server that was killed may not have noticed yet, and the new one then refuses to start.
+		var answers atomic.Bool
+		if err := p.launch(func(err error) {
+			if answers.Load() {
+				failed(err)
+			}
+		}); err != nil {
+			return err
+		}
+		err := p.awaitReady(ctx)
+		answers.Store(true)
+		select {
+		case <-p.process.ended:
+			_ = p.process.log.Close()
+		default:
+			return err
+		}
+		if !load.Pause(ctx, pollInterval) {
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
 }
 
 // hold makes the group of the server.

@@ -119,7 +119,7 @@ func (b *bench) work(ctx context.Context) error {
 	client.Handle(w, "", func(ctx context.Context, j client.Job[job]) (any, error) {
 		now := time.Now()
 		b.started.Add(1)
-		b.latencies.add(now, now.Sub(j.Event.EnqueuedAt))
+		b.latencies.add(now, now.Sub(j.EnqueuedAt))
 		if b.cfg.work > 0 && !pause(ctx, b.cfg.work) {
 			return nil, context.Cause(ctx)
 		}
