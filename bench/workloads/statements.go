@@ -2,7 +2,12 @@ package workloads
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,14 +20,14 @@ import (
 const (
 	insertStatement = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
-		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
+		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9)`
 	claimStatement = `
-		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
+		select id, attempts, claim_token, slot, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt
-		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`
+		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12, _hashes => $13)`
 	ackStatement = `
 		select ord, status, queue, repeated, type, worker, took
-		from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`
+		from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[], $5, $6)`
 	readLogStatement = `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent_service.log_origin()),
 			case when gap_until is not null then (select agent_service.log_gap_reason($1)) end
 		from agent_service.read_log_page($1, $2, $3, $4)`
@@ -159,10 +164,12 @@ func sqlInsert(ctx context.Context, conn *pgx.Conn, queue, payload string) error
 // sqlClaim claims one event as the service does where it knows of no watermark. There is none when the id is zero.
 func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, receipt string, err error) {
 	var attempts int32
-	var token string
-	columns := make([]any, 22)
-	columns[0], columns[1], columns[2] = &id, &attempts, &token
-	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil, 8<<20)
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // never fails
+	token := hex.EncodeToString(random)
+	columns := make([]any, 23)
+	columns[0], columns[1] = &id, &attempts
+	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil, 8<<20, tokenHash(token))
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		receipt = fmt.Sprintf("%d.%d.%s", id, attempts, token) // as agent.receipt has it
 		return nil
@@ -170,13 +177,24 @@ func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, rece
 	return id, receipt, err
 }
 
+// tokenHash is what the database keeps of the random part of a receipt.
+func tokenHash(token string) []byte {
+	sum := sha256.Sum256([]byte(token))
+	return sum[:8]
+}
+
 // sqlAck acks one event as the service does.
 func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error {
 	var status string
 	columns := make([]any, 7)
 	columns[1] = &status
-	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt}, nil, nil)
-	_, err := pgx.ForEachRow(rows, columns, func() error { return nil })
+	parts := strings.Split(receipt, ".")
+	attempt, err := strconv.ParseInt(parts[1], 10, 32)
+	if err != nil {
+		return fmt.Errorf("reading the receipt of event %d: %w", id, err)
+	}
+	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt}, nil, nil, []int32{int32(attempt)}, [][]byte{tokenHash(parts[2])})
+	_, err = pgx.ForEachRow(rows, columns, func() error { return nil })
 	if err == nil && status != "done" {
 		err = fmt.Errorf("event %d was acked in SQL and is %q", id, status)
 	}

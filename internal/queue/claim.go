@@ -3,12 +3,9 @@ package queue
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -111,6 +108,7 @@ func (w *policyWaits) forget(queue string) {
 type claim struct {
 	ClaimParams
 	workers []string        // whom each event is claimed for, in order; nil: not said
+	tokens  []token         // of the receipts, by agent_service.claim_from_watermarks' slot
 	start   watermark.Start // where the scan begins
 	isOffer bool            // it goes along with an insert
 	found
@@ -192,22 +190,6 @@ func (s *Service) releaseUndelivered(queue string, leases []Lease) {
 		s.cfg.Logger.Error().Func(failure.Of(err)).Str("queue", queue).Int("events", len(leases)).
 			Msg("claims could not be released: they stay leased until they run out")
 	}
-}
-
-// receiptOf is agent.receipt of an event that was just claimed with this token.
-func receiptOf(e *Event, token string) string {
-	b := make([]byte, 0, 48)
-	b = strconv.AppendInt(b, e.ID, 10)
-	b = strconv.AppendInt(append(b, '.'), int64(e.Attempts), 10)
-	b = append(append(b, '.'), token...)
-	return string(b)
-}
-
-// newToken returns the random part of a receipt: 64 bits, as agent_private.claim_token has them.
-func newToken() string {
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	return hex.EncodeToString(random[:])
 }
 
 // claimSizeLimits remembers how many events one claim may ask for of the queues with large payloads, so that its events stay within

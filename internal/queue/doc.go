@@ -11,6 +11,7 @@
 //	transaction.go  the SQL of one group commit: acks, inserts, claims, statistics, notification; each kind of operation has a method add…
 //	declared.go     which queues are declared, and calls for others refused
 //	claim.go        Claim, and what is known of a claim's result
+//	receipt.go      the receipts of claims, and the tokens in them
 //	dispatch.go     the dispatcher of a queue, its waiters, how long it may sleep, and the one poll for all that sleep
 //	notify.go       waking waiters here and in other processes
 //	lease.go        Nack, Extend, Release

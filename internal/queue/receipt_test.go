@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,51 @@ func TestReceiptOfARowThatClaimEventReturnsIsGood(t *testing.T) {
 	}
 }
 
+// TestEachEventOfALargeClaimHasAReceiptOfItsOwn: the service makes the tokens of some events, and the database those of the others, whichever priorities they have.
+func TestEachEventOfALargeClaimHasAReceiptOfItsOwn(t *testing.T) {
+	t.Parallel()
+	b := setup(t, neverPolls)
+	const n = 600
+	b.exec(t, `select from agent.insert_events(array_fill('{}'::jsonb, array[$1::int]), array_fill('many'::text, array[$1::int]), _options => (
+		select array_agg(jsonb_build_object('priority', n % 3, 'type', 't' || n % 2)) from generate_series(1, $1::int) n))`, n)
+	for _, p := range []queue.ClaimParams{{Limit: n / 2}, {Limit: n / 4, Types: []string{"t0"}}, {Limit: n / 2, Types: []string{"t0", "t1"}, Order: queue.Random}} {
+		p.Queue, p.InvisibleFor = "many", time.Hour
+		events, err := b.Claim(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := func(e *queue.Event) string { return e.Receipt[strings.LastIndexByte(e.Receipt, '.')+1:] }
+		seen := make(map[string]bool)
+		guesses, owned := make([]queue.Ack, len(events)), make([]queue.Ack, len(events))
+		for i := range events {
+			seen[token(&events[i])] = true
+			other := &events[(i+1)%len(events)]
+			guesses[i] = queue.Ack{Lease: queue.Lease{ID: events[i].ID, Receipt: fmt.Sprintf("%d.%d.%s", events[i].ID, events[i].Attempts, token(other))}}
+			owned[i] = queue.Ack{Lease: lease(events[i])}
+		}
+		if len(events) == 0 || len(seen) != len(events) {
+			t.Errorf("%d events of the claim %+v have %d tokens", len(events), p, len(seen))
+		}
+		for _, c := range []struct {
+			acks []queue.Ack
+			want error
+		}{{guesses, queue.ErrLeaseLost}, {owned, nil}, {owned, nil}} {
+			results, err := b.Ack(t.Context(), c.acks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range results {
+				if !errors.Is(r.Err, c.want) || c.want == nil && r.Outcome != queue.Done {
+					t.Fatalf("the ack of event %d returned %+v, want %v", r.ID, r, c.want)
+				}
+			}
+		}
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where attempts > 0`); n != 0 {
+		t.Errorf("%d events are claimed that no claim returned", n)
+	}
+}
+
 // formerClaim claims an event as a process of version 0.7.0 does, and returns the lease with the receipt that it makes.
 func formerClaim(t *testing.T, b env) queue.Lease {
 	t.Helper()
@@ -183,6 +229,35 @@ func TestReceiptsOfProcessesOfTheVersionBeforeStayValid(t *testing.T) {
 	}
 	if r := b.ack(t, former); r.Err != nil || r.Outcome != queue.Done {
 		t.Errorf("the ack after a release returned %+v", r)
+	}
+}
+
+func TestAcksOfOneTransactionMayHaveReceiptsOfAnyKind(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 6)
+	former, wrongFormer := formerClaim(t, b), formerClaim(t, b)
+	wrongFormer.Receipt += "0"
+	events := b.claim(t, queue.ClaimParams{Limit: 4, InvisibleFor: time.Hour}, 4)
+	wrong, unreadable, unconditional := lease(events[1]), lease(events[2]), queue.Lease{ID: events[3].ID}
+	wrong.Receipt = strings.Replace(wrong.Receipt, ".1.", ".2.", 1)
+	unreadable.Receipt = strings.Replace(unreadable.Receipt, ".", "..", 1)
+	for range 2 {
+		results, err := b.Ack(t.Context(), acks(former, wrongFormer, lease(events[0]), wrong, unreadable, unconditional))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]string, len(results))
+		for i, r := range results {
+			got[i] = string(r.Outcome) + errorText(r.Err)
+		}
+		lost := queue.ErrLeaseLost.Error()
+		want := []string{"done", lost, "done", lost, lost, "done"}
+		if !slices.Equal(got, want) {
+			t.Errorf("the acks returned %q, want %q", got, want)
+		}
+		b.insertN(t, "", 1) // the one without a receipt is unknown from here on
+		unconditional = queue.Lease{ID: b.claimOne(t).ID}
 	}
 }
 

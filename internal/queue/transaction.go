@@ -49,7 +49,7 @@ type pendingInsert struct {
 	queue  string
 	waiter *operation // the claim; nil: none
 	slot   int        // its place among the events of the claim
-	token  string     // the random part of the receipt, if it is claimed
+	token  token      // the random part of the receipt, if it is claimed
 }
 
 // add has the statements for operations join the transaction, in the order in which they run. A statement that takes a lock which
@@ -210,7 +210,7 @@ func (tx *transaction) addInserts(ops []*operation) {
 		leases  []*time.Duration
 		workers []*string
 		options []*string
-		tokens  []*string
+		hashes  []*[]byte
 
 		rawBodies  []*[]byte
 		mediaTypes []*string
@@ -230,8 +230,8 @@ func (tx *transaction) addInserts(ops []*operation) {
 		case in.waiter != nil:
 			pg.SetArg(&leases, n, i, &in.waiter.claim.InvisibleFor)
 			pg.SetArg(&workers, n, i, pg.OrNull(in.worker()))
-			tx.inserts[i].token = newToken()
-			pg.SetArg(&tokens, n, i, &tx.inserts[i].token)
+			tx.inserts[i].token = newTokens(1)[0]
+			pg.SetArg(&hashes, n, i, new(tx.inserts[i].token.hash()))
 		}
 		if in.AtOnce && in.VT == nil {
 			pg.SetArg(&delays, n, i, &in.Delay)
@@ -245,7 +245,7 @@ func (tx *transaction) addInserts(ops []*operation) {
 			pg.SetArg(&keeps, n, i, &in.Raw.Keep)
 		}
 	}
-	sql, args := insertSQL, []any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention, tokens}
+	sql, args := insertSQL, []any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention, hashes}
 	if rawBodies != nil {
 		tx.keepsRaw = true
 		sql, args = insertRawSQL, append(args, rawBodies, mediaTypes, keeps)
@@ -276,12 +276,12 @@ func (tx *transaction) addInserts(ops []*operation) {
 const (
 	insertSQL = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
-		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
+		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9)`
 	insertRawSQL = `
 		select a.id, a.vt, a.enqueued_at, a.event_ts, a.event, a.claimed, a.replayed, a.meta
 		, case when raw.body is not null and not a.replayed then agent.keep_raw_body(a.id, raw.body, raw.media_type, raw.keep) end
 		from rows from (
-			agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])
+			agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9)
 		) with ordinality a (id, queue, vt, enqueued_at, event_ts, event, claimed, replayed, meta, ord)
 		join unnest($10::bytea[], $11::text[], $12::interval[]) with ordinality raw (body, media_type, keep, ord) on raw.ord = a.ord
 		order by a.ord`
@@ -372,7 +372,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 		}
 		result.ID, result.VT = e.ID, e.VT
 		if len(e.Claimed) > 0 { // else the queue is paused, or nothing was inserted
-			e.Receipt = receiptOf(&e, in.token)
+			e.Receipt = receiptOf(&e, in.token[:])
 			result.VT = e.EnqueuedAt
 			in.waiter.claim.events = append(in.waiter.claim.events, e)
 			in.waiter.claim.noteThrough(&e, e.EnqueuedAt)
@@ -466,11 +466,19 @@ func (tx *transaction) addAcks(ops []*operation) {
 	traces := tx.addTraces(traced)
 	slices.SortStableFunc(acks, func(a, b pendingAck) int { return cmp.Compare(a.ID, b.ID) })
 	ids, receipts := make([]int64, len(acks)), make([]*string, len(acks))
-	var results, allowed []*string
+	var (
+		results, allowed []*string
+		attempts         []*int32 // of the receipts
+		hashes           []*[]byte
+	)
 	for i, a := range acks {
 		ids[i] = a.ID
 		if a.Receipt != "" {
 			receipts[i] = &a.Receipt
+			if attempt, hash, ok := readReceipt(a.ID, a.Receipt); ok {
+				pg.SetArg(&attempts, len(acks), i, &attempt)
+				pg.SetArg(&hashes, len(acks), i, &hash)
+			}
 		}
 		pg.SetArg(&results, len(acks), i, pg.JSONArg(a.Result))
 		if a.Queues != nil {
@@ -484,8 +492,8 @@ func (tx *transaction) addAcks(ops []*operation) {
 		key           executionKey
 		took          time.Duration
 	)
-	tx.query(`select ord, status, queue, repeated, type, worker, took from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`,
-		[]any{ids, receipts, results, allowed}, func(r *pg.RowReader) {
+	tx.query(`select ord, status, queue, repeated, type, worker, took from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[], $5, $6)`,
+		[]any{ids, receipts, results, allowed, attempts, hashes}, func(r *pg.RowReader) {
 			ord, status, queue, key, took = 0, "", "", executionKey{}, untimed
 			err := r.Read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took)
 			if ord < 1 || ord > len(acks) || acks[ord-1].result.ID != 0 { // the first row counts
@@ -562,17 +570,24 @@ func (tx *transaction) addClaims(ops []*operation) {
 
 func (tx *transaction) addClaim(op *operation) {
 	c := op.claim
+	c.tokens = newTokens(min(c.Limit, maxTokens))
+	hashes := make([]byte, 0, 8*len(c.tokens))
+	for i := range c.tokens {
+		hashes = append(hashes, c.tokens[i].hash()...)
+	}
 	var token string
+	var slot int
 	var priorVT time.Time
 	var waits Durations
 	bytes := 0
+	// The parts of the receipt come first: an event of which something else cannot be read is released by it.
 	tx.query(`
-		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
+		select id, attempts, claim_token, slot, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt
-		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`,
+		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12, _hashes => $13)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
-			c.start.Priorities, c.start.Types, c.start.Marks, maxCommitBytes,
+			c.start.Priorities, c.start.Types, c.start.Marks, maxCommitBytes, hashes,
 		}, func(r *pg.RowReader) {
 			if c.events == nil {
 				c.events = make([]Event, 0, min(c.Limit, 128))
@@ -580,12 +595,15 @@ func (tx *transaction) addClaim(op *operation) {
 			n := len(c.events)
 			c.events = append(c.events, Event{Queue: c.Queue})
 			e := &c.events[n]
-			token = ""
-			err := r.Read(&e.ID, &e.Attempts, &token, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+			token, slot = "", 0
+			err := r.Read(&e.ID, &e.Attempts, &token, &slot, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 				&e.Type, &e.Source, &e.Priority, &e.IdempotencyKey, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence),
 				(*[]byte)(&e.Meta), (*[]byte)(&e.Publication), &e.DeadLetterOf, &priorVT)
-			if token != "" {
+			switch {
+			case token != "":
 				e.Receipt = receiptOf(e, token)
+			case slot > 0 && slot <= len(c.tokens):
+				e.Receipt = receiptOf(e, c.tokens[slot-1][:])
 			}
 			if err != nil {
 				op.unreadable(fmt.Errorf("event %d: %w", e.ID, err))

@@ -500,6 +500,12 @@ return case when _claimed[cardinality(_claimed)] between timestamptz '0001-01-01
   _id::text || '.' || _attempts::text || '.' || (extract(epoch from _claimed[cardinality(_claimed)] at time zone 'UTC') * 1000000)::int8::text
 end;
 
+-- Whether a receipt_hash has this hash of a token as that of the latest claim. Inlined, like agent.receipt.
+create or replace function agent_private.has_token_hash(_receipt_hash bytea, _hash bytea)
+returns boolean
+language sql immutable parallel safe
+return _receipt_hash = _hash or substr(_receipt_hash, 1, 8) = _hash;
+
 -- Whether this is the receipt of the latest claim of an event that has these columns; false for null.
 create or replace function agent_private.is_receipt(_receipt text, _id int8, _attempts int4, _claimed timestamptz[], _receipt_hash bytea)
 returns boolean

@@ -2,7 +2,7 @@
 -- the transaction commits.
 
 -- Makes a row of agent.event. All events are inserted from here, so each column has one place. An event with a _lease is claimed at _now
--- by _worker, with the token that is the random part of its receipt; without one it gets a receipt as version 0.7.0 makes it. Inlined,
+-- by _worker, and _hash is that of its token, see agent_private.token_hash; without one it gets a receipt as version 0.7.0 makes it. Inlined,
 -- like agent.receipt.
 create or replace function agent_private.new_event
 ( _id int8
@@ -24,7 +24,7 @@ create or replace function agent_private.new_event
 , _requeued_from int8 default null
 , _meta jsonb default null
 , _publication jsonb default null
-, _token text default null
+, _hash bytea default null
 , _dead_letter_of int8 default null
 )
 returns setof agent.event
@@ -54,7 +54,7 @@ begin atomic
   , _occurrence
   , _meta
   , _publication
-  , case when _lease is not null and _token is not null then agent_private.token_hash(_token) end -- receipt_hash
+  , case when _lease is not null then _hash end -- receipt_hash
   , null::text -- claim_token
   , null::int4 -- text_size, which check_event sets
   , _dead_letter_of
@@ -166,7 +166,7 @@ $func$;
 -- max_attempts, expires_at, occurrence, meta, event_ts and on_duplicate: see insert_event, key_retention in the place of
 -- _key_retention, and key_scope: keys of different scopes never stand for the same event. With verified_source, the name of the
 -- source that has verified who sent it, the metadata may say so, too. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
--- it is inserted, because a claim is waiting for it; it has no delay or vt. The caller makes the token of its receipt: see new_event. Returns all of a claimed event; of the others event is null,
+-- it is inserted, because a claim is waiting for it; it has no delay or vt. The caller makes the token of its receipt, and gives its hash: see new_event. Returns all of a claimed event; of the others event is null,
 -- and of those whose key was known vt is that of the first answer.
 create or replace function agent_service.insert_and_claim_events
 ( _events jsonb[]
@@ -177,7 +177,7 @@ create or replace function agent_service.insert_and_claim_events
 , _workers text[] default null
 , _options jsonb[] default null
 , _key_retention interval default interval '24 hours'
-, _tokens text[] default null
+, _hashes bytea[] default null
 )
 returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
@@ -188,8 +188,8 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
 begin
-  if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options), cardinality(_tokens)) > coalesce(cardinality(_events), 0) then
-    perform agent_private.raise_invalid('events', 'must be at least as many as the queues, delays, vts, leases, options and tokens');
+  if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options), cardinality(_hashes)) > coalesce(cardinality(_events), 0) then
+    perform agent_private.raise_invalid('events', 'must be at least as many as the queues, delays, vts, leases, options and hashes');
   end if;
   if _delays is not null or _vts is not null then
     perform agent_private.check_event_times(_delays, _vts);
@@ -200,7 +200,7 @@ begin
   if _options is not null then
     perform agent_private.check_event_options(_options);
     if exists (select from unnest(_options) as o (option) where o.option ? 'key') then
-      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention, _tokens);
+      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention, _hashes);
       return;
     end if;
   end if;
@@ -211,12 +211,12 @@ begin
   return query
   insert into agent.event overriding user value -- the ids are the sequence's
   select e.*
-  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _tokens) with ordinality
-    as n (event, queue, delay, vt, lease, worker, option, token, ord)
+  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes) with ordinality
+    as n (event, queue, delay, vt, lease, worker, option, hash, ord)
   cross join lateral agent_private.new_event
   ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
   , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
-  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _token => n.token
+  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
   ) as e
   order by n.ord
   returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
@@ -363,7 +363,7 @@ create or replace function agent_private.insert_keyed_events
 , _workers text[]
 , _options jsonb[]
 , _key_retention interval
-, _tokens text[]
+, _hashes bytea[]
 )
 returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
@@ -457,12 +457,12 @@ begin
   with added as
   ( insert into agent.event overriding system value
     select e.*
-    from unnest(_ids, _events, _queues, _keys, _resolved_delays, _vts, _leases, _workers, _options, _tokens) with ordinality
-      as n (id, event, queue, key, delay, vt, lease, worker, option, token, ord)
+    from unnest(_ids, _events, _queues, _keys, _resolved_delays, _vts, _leases, _workers, _options, _hashes) with ordinality
+      as n (id, event, queue, key, delay, vt, lease, worker, option, hash, ord)
     cross join lateral agent_private.new_event
     ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
     , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
-    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _token => n.token
+    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
     ) as e
     where n.id is not null
     order by n.ord

@@ -17,9 +17,13 @@
 -- Of the events after the first _max_bytes of JSON as text (null: no limit) event, meta, publication and occurrence are null: the caller releases
 -- them. An event that nobody can read is not claimed, but goes into history as failed.
 --
--- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, and prior_vt, the vt before
--- the claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
+-- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
+-- the claim, and slot. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
 -- processes of version 0.7.0 call it, the events have no tokens, and their receipts are those of that version.
+--
+-- _hashes are those of tokens that the caller has made, see agent_private.token_hash, one behind the other: a hash takes PostgreSQL half a microsecond, and a random token more. slot
+-- is the place among them of an event's hash, and claim_token is null then. Where slot is null, the token was made here: beyond these hashes, and after the first statement that
+-- claimed something, whose places may have gaps.
 create or replace function agent_service.claim_from_watermarks
 ( _queue text
 , _limit int4
@@ -34,12 +38,13 @@ create or replace function agent_service.claim_from_watermarks
 , _watermarks timestamptz[] default null
 , _with_tokens boolean default false
 , _max_bytes int8 default null
+, _hashes bytea default null
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz
+, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4
 )
 language plpgsql volatile
 security definer
@@ -67,6 +72,7 @@ declare
   _low_id int8;
   _high_vt timestamptz;
   _slot int4 = 0;
+  _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _count int4;
 begin
   if coalesce(_limit, 0) < 1 then
@@ -102,7 +108,7 @@ begin
   if cardinality(_types) > 0 then
     return query
     select t.*
-    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes) t;
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes) t;
     return;
   end if;
 
@@ -132,14 +138,14 @@ begin
         , claimed = agent_private.append_claim(e.claimed, _now)
         , vt = agent_private.add_utc(_now, _invisible_for)
         , nacked_at = null
-        , receipt_hash = agent_private.token_hash(chosen.token) || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
+        , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
         , worker = _workers[_slot + chosen.n]
         , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
             else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
       from
-      ( select l.place, l.vt, row_number() over w, agent_private.claim_token(l.uuid), _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+      ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
         from
-        ( select e.ctid, e.vt, case when _with_tokens then gen_random_uuid()::text end, coalesce(e.text_size, agent_private.stored_event_size(e))
+        ( select e.ctid, e.vt, coalesce(e.text_size, agent_private.stored_event_size(e))
           from agent.event e
           where e.queue = _queue and e.priority = _lane and e.vt <= _high_vt and (e.vt, e.id) >= (_low_vt, _low_id)
           and e.attempts < coalesce(e.max_attempts, _max_attempts)
@@ -149,18 +155,20 @@ begin
           order by e.vt, e.id
           limit _limit
           for update skip locked
-        ) as l (place, vt, uuid, size)
+        ) as l (place, vt, size)
         window w as (rows unbounded preceding)
-      ) as chosen (place, vt, n, token, is_within)
+      ) as chosen (place, vt, n, uuid, is_within)
       where e.ctid = chosen.place
       returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
       , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
       , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
-      , case when chosen.is_within then e.publication end, chosen.token, e.text_size, e.dead_letter_of, chosen.vt;
+      , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
+      , case when chosen.n <= _slots then chosen.n::int4 end;
 
       get diagnostics _count = row_count;
       _limit = _limit - _count;
       _slot = _slot + _count;
+      _slots = case when _count = 0 then _slots else 0 end;
       exit when _limit = 0 or (_low_vt, _low_id) <= (_bottom, 0);
       _high_vt = _low_vt; -- wrap around to the front, up to the random place
       _low_vt = _bottom;
@@ -327,12 +335,13 @@ create or replace function agent_private.claim_events_of_types
 , _watermarks timestamptz[]
 , _with_tokens boolean
 , _max_bytes int8
+, _hashes bytea
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz
+, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4
 )
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -351,6 +360,7 @@ declare
   _stop_vt timestamptz; -- the place of the last of _limit events from _low_vt on
   _stop_id int8;
   _slot int4 = 0;
+  _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _count int4;
 begin
   loop -- for each priority
@@ -420,15 +430,15 @@ begin
           , claimed = agent_private.append_claim(e.claimed, _now)
           , vt = agent_private.add_utc(_now, _invisible_for)
           , nacked_at = null
-          , receipt_hash = agent_private.token_hash(chosen.token) || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
+          , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
           , worker = _workers[_slot + chosen.n]
           , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
               else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
         from
-        ( select l.place, l.vt, row_number() over w, agent_private.claim_token(l.uuid), _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+        ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
           from unnest(_scanned_types, _bottoms) as k (type, bottom)
           cross join lateral
-          ( select e.ctid, e.vt, e.id, case when _with_tokens then gen_random_uuid()::text end, coalesce(e.text_size, agent_private.stored_event_size(e))
+          ( select e.ctid, e.vt, e.id, coalesce(e.text_size, agent_private.stored_event_size(e))
             from agent.event e
             where e.queue = _queue and e.type = k.type and e.priority = _lane and e.vt <= _high_vt
             and (e.vt, e.id) >= (greatest(k.bottom, _low_vt), _low_id) and (e.vt, e.id) <= (_stop_vt, _stop_id)
@@ -439,20 +449,22 @@ begin
             order by e.vt, e.id
             limit _limit
             for update skip locked
-          ) as l (place, vt, id, uuid, size)
+          ) as l (place, vt, id, size)
           window w as (order by l.vt, l.id rows unbounded preceding)
           order by l.vt, l.id
           limit _limit
-        ) as chosen (place, vt, n, token, is_within)
+        ) as chosen (place, vt, n, uuid, is_within)
         where e.ctid = chosen.place
         returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
         , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
         , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
-        , case when chosen.is_within then e.publication end, chosen.token, e.text_size, e.dead_letter_of, chosen.vt;
+        , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
+        , case when chosen.n <= _slots then chosen.n::int4 end;
 
         get diagnostics _count = row_count;
         _limit = _limit - _count;
         _slot = _slot + _count;
+        _slots = case when _count = 0 then _slots else 0 end;
         exit when _limit = 0;
         _low_vt = _stop_vt;
         _low_id = _stop_id + 1;

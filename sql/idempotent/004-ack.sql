@@ -15,7 +15,17 @@
 --
 -- _allowed says for each of _ids which queues the caller may use: patterns with commas between them, see is_queue_allowed; null: all. An
 -- event of another queue is not found.
-create or replace function agent_service.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null, _allowed text[] default null)
+--
+-- _attempts and _hashes say of receipts what they say, so that they need not be read: the attempt and the hash of the token, see agent_private.token_hash. Both are
+-- null for a receipt that may be one of version 0.7.0, and for one that cannot be a receipt.
+create or replace function agent_service.ack_events
+( _ids int8[]
+, _receipts text[] default null
+, _results jsonb[] default null
+, _allowed text[] default null
+, _attempts int4[] default null
+, _hashes bytea[] default null
+)
 returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
 language plpgsql volatile
 security definer
@@ -39,13 +49,19 @@ begin
     perform agent_private.raise_invalid('results', 'must be as many as the ids');
   elsif cardinality(_allowed) <> cardinality(_ids) then
     perform agent_private.raise_invalid('allowed', 'must be as many as the ids');
+  elsif cardinality(_attempts) is distinct from cardinality(_hashes) or cardinality(_hashes) <> cardinality(_ids) then
+    perform agent_private.raise_invalid('hashes', 'must be as many as the ids, and as the attempts');
   elsif _results is not null then
     perform agent_private.check_json('result', r.result) from unnest(_results) as r (result);
   end if;
 
   return query
   select m.ord, m.outcome, m.queue, false, m.type, m.worker, m.took
-  from agent_private.move_to_history(_ids, null, _receipts => _receipts, _results => _results, _allowed => _allowed) m;
+  from agent_private.move_to_history
+  ( _ids, null
+  , _receipts => case when _hashes is null or array_position(_hashes, null) is not null then _receipts end, _results => _results, _allowed => _allowed
+  , _attempts => _attempts, _hashes => _hashes
+  ) m;
 
   get diagnostics _finished = row_count;
   if _finished = cardinality(_ids) then -- the usual case
@@ -491,7 +507,7 @@ begin
 end
 $func$;
 
--- Moves events from their queue to history. All events enter history here. An event whose receipt is given moves only if that is the
+-- Moves events from their queue to history. All events enter history here. An event whose receipt is given, or its attempt and hash (see ack_events), moves only if that is the
 -- receipt of its latest claim, and one for which _allowed says so (see ack_events) only if its queue is one of these. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
 -- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time since the claim.
 -- With the outcomes failed and expired it inserts dead letters, see insert_dead_letters: the caller has the events locked then, and gives no receipts.
@@ -504,6 +520,8 @@ create or replace function agent_private.move_to_history
 , _results jsonb[] default null
 , _allowed text[] default null
 , _notify boolean default true
+, _attempts int4[] default null
+, _hashes bytea[] default null
 )
 returns table (ord int8, id int8, queue text, outcome text, type text, worker text, took interval, dead_lettered_as int8)
 language plpgsql volatile
@@ -526,10 +544,14 @@ begin
   return query
   with gone as
   ( delete from agent.event e
-    using unnest(_ids, _receipts, _results, _allowed, _dead_letters, _faults) with ordinality as a (id, receipt, result, allowed, dead_letter, fault, ord)
+    using unnest(_ids, _receipts, _attempts, _hashes, _results, _allowed, _dead_letters, _faults) with ordinality
+      as a (id, receipt, attempt, hash, result, allowed, dead_letter, fault, ord)
     where e.id = any(_ids) -- finds the events by index; by the join alone all of them would be read
     and e.id = a.id
-    and (a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash))
+    and case
+      when a.hash is not null then e.attempts = a.attempt and agent_private.has_token_hash(e.receipt_hash, a.hash)
+      else a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash)
+    end
     and (a.allowed is null or agent_private.is_queue_allowed(e.queue, string_to_array(a.allowed, ',')))
     returning e.*, a.result, a.dead_letter, a.fault, a.ord, clock_timestamp() as finished_at
     , case when _outcome is not null then _outcome when e.attempts = 0 then 'cancelled' else 'done' end as outcome
