@@ -261,3 +261,81 @@ func TestHostileInsertsDoNotBlockOtherEvents(t *testing.T) {
 		t.Errorf("%d events are in other queues", n)
 	}
 }
+
+// shadowingObjects are a schema in front of pg_catalog, whose functions and operators say that all is well.
+const shadowingObjects = `
+	create schema shadow;
+	grant usage on schema shadow to public;
+	create function shadow.jsonb_typeof(jsonb) returns text language sql return 'object';
+	create function shadow.octet_length(text) returns int4 language sql return 1;
+	create function shadow.pg_column_size(jsonb) returns int4 language sql return 1;
+	create function shadow.translate(text, text, text) returns text language sql return '';
+	create function shadow.yes(text, text) returns boolean language sql return true;
+	create function shadow.yes(int4, int4) returns boolean language sql return true;
+	create function shadow.no(jsonb, text) returns boolean language sql return false;
+	create operator shadow.= (leftarg = text, rightarg = text, function = shadow.yes);
+	create operator shadow.<> (leftarg = text, rightarg = text, function = shadow.yes);
+	create operator shadow.<= (leftarg = int4, rightarg = int4, function = shadow.yes);
+	create operator shadow.> (leftarg = int4, rightarg = int4, function = shadow.yes);
+	create operator shadow.? (leftarg = jsonb, rightarg = text, function = shadow.no);
+	create domain shadow.text as pg_catalog.text`
+
+func TestRowsWrittenByHandKeepTheRules(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	owner := pgtest.Connect(t, db.URL)
+	exec := func(conn *pgx.Conn, statement string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	exec(owner, shadowingObjects)
+	writer := pgtest.Connect(t, insertingRole(t, db, "agent.insert_event"))
+	exec(owner, "grant insert, select, update on agent.event to "+pgtest.Query[string](t, writer, "select current_user"))
+
+	for _, conn := range []*pgx.Conn{owner, writer} {
+		for _, setting := range []string{"reset search_path", "set search_path to shadow, pg_catalog", "set search_path to ''"} {
+			exec(conn, setting)
+			for _, row := range []string{
+				`(event) values ('[]')`, `(event) values ('5')`, `(event) values ('null')`, `(event) values ('{"n": 1e1001}')`, `(event) values ('{"n": [[1, 1e-1001]]}')`,
+				`(event, queue) values ('{}', 'a b')`, `(event, queue) values ('{}', '')`, `(event, queue) values ('{}', 'ü')`, `(event, queue) values ('{}', pg_catalog.repeat('q', 129))`,
+				`(event, type) values ('{}', '')`, `(event, type) values ('{}', pg_catalog.repeat('t', 256))`, `(event, source) values ('{}', '')`,
+				`(event, source) values ('{}', pg_catalog.repeat('t', 256))`, `(event, key) values ('{}', '')`, `(event, key) values ('{}', pg_catalog.repeat('t', 256))`,
+				`(event, max_attempts) values ('{}', 0)`, `(event, expires_at) values ('{}', 'infinity')`, `(event, vt) values ('{}', 'infinity')`,
+				`(event, meta) values ('{}', '5')`, `(event, meta) values ('{}', '[]')`, `(event, meta) values ('{}', '{"n": 1e1001}')`,
+				`(event, meta) values ('{}', pg_catalog.jsonb_build_object('m', pg_catalog.repeat('m', 16385)))`, `(event, occurrence) values ('{}', '{"n": 1e1001}')`,
+				`(event, publication) values ('{}', '{"n": 1e1001}')`, `(event, past_attempts) values ('{}', '[1e1001]')`,
+				`(event, meta, dead_letter_of) values ('{}', '{"dead_letter": 5}', 1)`,
+			} {
+				for _, size := range []string{"", "null", "7"} {
+					statement := "insert into agent.event " + row
+					if size != "" {
+						statement = strings.Replace(strings.Replace(statement, "(event", "(text_size, event", 1), "values (", "values ("+size+", ", 1)
+					}
+					if _, err := conn.Exec(t.Context(), statement); err == nil {
+						t.Errorf("%s: %s succeeded", setting, statement)
+					}
+				}
+			}
+			// The size is that of the row, whatever was written, and a claim need not measure it.
+			for row, want := range map[string]string{
+				`(text_size, event) values (null, '{}')`: `pg_catalog.pg_column_size(event)`,
+				`(text_size, event, queue, type, source, key, max_attempts, meta) values (-7, '{"n": 1}', 'q', 't', 's', 'k', 1, '{"m": 2}')`:                          `pg_catalog.pg_column_size(event) + pg_catalog.pg_column_size(meta)`,
+				`(text_size, event, expires_at) values (2147483647, pg_catalog.jsonb_build_object('n', pg_catalog.repeat('n', 5000)), pg_catalog.now() + '1 day')`:     `5010`,
+				`(text_size, event, occurrence) values (5, pg_catalog.jsonb_build_object('n', pg_catalog.repeat('n', 1500)), pg_catalog.jsonb_build_object('a', 'b'))`: `1519 + pg_catalog.pg_column_size(occurrence)`,
+			} {
+				var size, real int
+				if err := conn.QueryRow(t.Context(), "insert into agent.event "+row+" returning text_size, "+want).Scan(&size, &real); err != nil {
+					t.Errorf("%s: %s: %v", setting, row, err)
+				} else if size < real-20 || size > real+20 {
+					t.Errorf("%s: %s: the size is %d, want some %d", setting, row, size, real)
+				}
+			}
+		}
+	}
+	exec(owner, "reset search_path")
+	if n := pgtest.Query[int](t, owner, `select count(*) from agent.event`); n != 24 {
+		t.Errorf("there are %d events, want 24", n)
+	}
+}

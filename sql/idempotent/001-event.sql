@@ -413,9 +413,45 @@ begin
 end
 $func$;
 
--- Trigger that checks the values of a row of agent.event, whoever writes it: no setting of a session disables it. It notes the size of the row's
+-- Triggers that check the values of a row of agent.event, whoever writes it: no setting of a session disables them. They note the size of the row's
 -- texts, so that claims need not measure them. As check constraints, the rules would be checked again by every claim, which took most of its time
--- and read payloads that are stored out of line. It runs as the owner so that any role that may insert can.
+-- and read payloads that are stored out of line.
+
+-- Trigger that notes the size of a new row which keeps the rules as most do, and null for any other, whatever was written: the next one looks at these. It runs with the rights and
+-- the search_path of whoever writes, because setting them for a row takes longer than all that it does. So each function, operator and type has its schema here.
+create or replace function agent_private.check_usual_event()
+returns trigger
+language plpgsql
+as $func$
+begin
+  new.text_size = case
+    when new.occurrence is null and new.publication is null and new.past_attempts is null and new.dead_letter_of is null and new.expires_at is null
+      and pg_catalog.jsonb_typeof(new.event) operator(pg_catalog.=) 'object'
+      and pg_catalog.pg_column_compression(new.event) is null
+      and pg_catalog.pg_column_size(new.event) operator(pg_catalog.<=) 2048
+      and pg_catalog.octet_length(new.event::pg_catalog.text) operator(pg_catalog.<=) 1000 -- see agent_private.new_json_size
+      and pg_catalog.octet_length(new.queue) operator(pg_catalog.<=) 128
+      and pg_catalog.octet_length(new.queue) operator(pg_catalog.>) 0
+      and pg_catalog.translate(new.queue, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-', '') operator(pg_catalog.=) ''
+      and (new.type is null or new.type operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.type) operator(pg_catalog.<=) 255)
+      and (new.source is null or new.source operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.source) operator(pg_catalog.<=) 255)
+      and (new.key is null or new.key operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.key) operator(pg_catalog.<=) 255)
+      and (new.max_attempts is null or new.max_attempts operator(pg_catalog.>) 0)
+      and
+      ( new.meta is null
+        or pg_catalog.jsonb_typeof(new.meta) operator(pg_catalog.=) 'object'
+        and pg_catalog.pg_column_compression(new.meta) is null
+        and pg_catalog.pg_column_size(new.meta) operator(pg_catalog.<=) 2048
+        and pg_catalog.octet_length(new.meta::pg_catalog.text) operator(pg_catalog.<=) 1000
+        and not new.meta operator(pg_catalog.?) 'verified_source'
+      )
+    then pg_catalog.pg_column_size(new.event) operator(pg_catalog.+) coalesce(pg_catalog.pg_column_size(new.meta), 0)
+  end;
+  return new;
+end
+$func$;
+
+-- Trigger that checks any row, and says what is wrong. It runs as the owner so that any role that may insert can.
 create or replace function agent_private.check_event()
 returns trigger
 language plpgsql
@@ -466,9 +502,20 @@ begin
 end
 $func$;
 
--- It has no condition ("when"), because PostgreSQL parses and plans a condition again for each statement.
+-- Triggers are called in the order of their names. PostgreSQL parses and plans the condition of one again for each statement, so it is a short one.
 create or replace trigger check_event
-before insert or update of event, queue, type, source, key, max_attempts, expires_at, meta, occurrence, publication, dead_letter_of on agent.event
+before insert on agent.event
+for each row
+execute function agent_private.check_usual_event();
+
+create or replace trigger check_event_in_full
+before insert on agent.event
+for each row
+when (new.text_size is null)
+execute function agent_private.check_event();
+
+create or replace trigger check_event_update
+before update of event, queue, type, source, key, max_attempts, expires_at, meta, occurrence, publication, dead_letter_of on agent.event
 for each row
 execute function agent_private.check_event();
 

@@ -56,7 +56,7 @@ begin atomic
   , _publication
   , case when _lease is not null then _hash end -- receipt_hash
   , null::text -- claim_token
-  , null::int4 -- text_size, which check_event sets
+  , null::int4 -- text_size, which a trigger sets
   , _dead_letter_of
   , case when _lease is null and (_vt is not null or _delay is not null)
       then nullif(greatest(coalesce(_vt, agent_private.add_utc(now(), _delay)), now()), now()) end; -- due_at
