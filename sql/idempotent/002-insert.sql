@@ -208,8 +208,18 @@ begin
     _delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
   end if;
 
+  if _delays is null and _vts is null and _leases is null and _options is null then -- the usual case, without the six arrays that there are not
+    return query
+    insert into agent.event overriding user value -- the ids are the sequence's
+    select e.*
+    from unnest(_events, _queues) with ordinality as n (event, queue, ord)
+    cross join lateral agent_private.new_event(null, _now, n.event, null, n.queue) as e
+    order by n.ord
+    returning id, queue, vt, enqueued_at, event_ts, null::jsonb, claimed, false, null::jsonb;
+    return;
+  end if;
   return query
-  insert into agent.event overriding user value -- the ids are the sequence's
+  insert into agent.event overriding user value
   select e.*
   from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes) with ordinality
     as n (event, queue, delay, vt, lease, worker, option, hash, ord)
