@@ -202,11 +202,20 @@ type Placement struct {
 	Past Cells `json:"past"`
 	// Asked are those where inserts with an idempotency key went until Since, and that are asked first whether they know a key until Until.
 	Asked []AskedCells `json:"asked"`
+	// Schedules are those of the queue on cells that it is not placed on, where they stay: in the answer of a gateway to [Client.PutPlacement] alone.
+	Schedules []StayingSchedules `json:"schedules,omitzero"`
 	// Removed placements are only in listings of changes.
 	Removed   bool      `json:"removed,omitzero"`
 	UpdatedAt time.Time `json:"updated_at"`
 	// Version is greater than that of every earlier change of any placement.
 	Version int64 `json:"version"`
+}
+
+// StayingSchedules are the schedules of a queue on a cell that it is not placed on.
+type StayingSchedules struct {
+	Cell int `json:"cell"`
+	// Count is how many have not ended; nil: the cell does not say.
+	Count *int `json:"count"`
 }
 
 // FormerCells are cells that a queue was placed on until a time.

@@ -160,7 +160,8 @@ type GatewayMove struct {
 func (*GatewayMove) Help() string {
 	return examples(`queued gateway move mail 2`, `queued gateway move mail 1,4 --wait`, `queued gateway move mail all`) +
 		"\nNothing is copied but the policy and the push: new events go to the new cells at once, workers get those of the old ones first, and history stays where it is." +
-		"\nInserts with an idempotency key stay where they are for as long as keys are kept (QUEUED_KEY_RETENTION), so that a repetition meets its first."
+		"\nInserts with an idempotency key stay where they are for as long as keys are kept (QUEUED_KEY_RETENTION), so that a repetition meets its first." +
+		"\nSchedules stay on their cell, and go on: workers get their events, as those of a former cell. It says how many there are."
 }
 
 // Run places the queue.
@@ -178,10 +179,12 @@ func (c *GatewayMove) Run(ctx context.Context, env *Env) error {
 		if err != nil || !c.Wait {
 			return placed, err
 		}
+		schedules := placed.Schedules
 		err = awaitTrue(ctx, env, func() string { return "cells that it was on have events of it still, or take its keys" }, func() (bool, error) {
 			placed, err = conn.GetPlacement(ctx, c.Queue)
 			return len(placed.Former) == 0, err
 		})
+		placed.Schedules = schedules
 		return placed, err
 	})
 }
@@ -210,6 +213,13 @@ func placementFields(p client.Placement) [][2]string {
 	fields := [][2]string{{"queue", p.Queue}, {"cells", cellsText(p.Cells)}, {"since@", moment(p.PlacedAt)}, {"before", strings.Join(former, ", ")}}
 	if p.Keys != nil {
 		fields = append(fields, [2]string{"keys on", cellsText(p.Keys.Cells)}, [2]string{"until@", moment(p.Keys.Until)})
+	}
+	for _, s := range p.Schedules {
+		count := "unknown"
+		if s.Count != nil {
+			count = strconv.Itoa(*s.Count)
+		}
+		fields = append(fields, [2]string{fmt.Sprintf("schedules that stay on cell %d", s.Cell), count})
 	}
 	return fields
 }

@@ -253,7 +253,7 @@ func (f *fakeCell) place(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusPreconditionFailed)
 		return
 	case r.Method == http.MethodPut:
-		p = f.set(placement{Queue: name, Cells: asked.Cells, Former: []former{{Cells: p.Cells, Since: time.Now()}}})
+		p = f.set(placement{Queue: name, Cells: asked.Cells, Former: []former{{Cells: p.Cells, Since: time.Now()}}, Past: p.Past})
 	}
 	w.Header().Set("Etag", strconv.Quote(strconv.FormatInt(p.Version, 10)))
 	_ = json.NewEncoder(w).Encode(p)

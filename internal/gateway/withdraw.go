@@ -109,7 +109,7 @@ func (g *Gateway) beginClaim(c *call, to *cell, r *http.Request) (*sentClaim, er
 	sent := &sentClaim{places: places}
 	sent.ctx, sent.cancel = context.WithCancelCause(context.WithoutCancel(r.Context()))
 	sent.stopClient = context.AfterFunc(r.Context(), func() { sent.withdraw(context.Cause(r.Context())) }) //nolint:contextcheck // it ends with it
-	sent.stopLife = context.AfterFunc(life, func() { //nolint:contextcheck // it is the cell's, beside that of r
+	sent.stopLife = context.AfterFunc(life, func() {                                                       //nolint:contextcheck // it is the cell's, beside that of r
 		if cause := context.Cause(life); errors.Is(cause, errDraining) {
 			sent.withdraw(cause)
 		} else {
