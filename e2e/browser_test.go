@@ -167,9 +167,24 @@ type process struct {
 // start starts queued and returns when it is ready.
 func start(t *testing.T, program, database, address string, env ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(program, "serve"), address: address}
-	p.cmd.Env = append(os.Environ(), "QUEUED_DATABASE_URL="+database, "QUEUED_LISTEN="+address)
-	p.cmd.Env = append(p.cmd.Env, env...)
+	return run(t, program, []string{"serve"}, address, append(env, "QUEUED_DATABASE_URL="+database)...)
+}
+
+// startGateway starts a gateway in front of cells, by their numbers from 0, and returns when it is ready.
+func startGateway(t *testing.T, program, address string, cells []*process, env ...string) *process {
+	t.Helper()
+	urls := make([]string, len(cells))
+	for number, p := range cells {
+		urls[number] = fmt.Sprintf("%d=http://%s", number, p.address)
+	}
+	return run(t, program, []string{"gateway", "start", "--cells", strings.Join(urls, ",")}, address, env...)
+}
+
+// run runs queued with arguments that have it listen, and returns when it is ready.
+func run(t *testing.T, program string, args []string, address string, env ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(program, args...), address: address}
+	p.cmd.Env = append(append(os.Environ(), "QUEUED_LISTEN="+address), env...)
 	p.cmd.Stderr = &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
