@@ -43,5 +43,5 @@
 //
 // # Decisions
 //
-// docs/decisions: 001 receipts, 004 group commit, 005 watermarks, 006 cost of a row, 007 lanes, 008 statistics, 020 waits for ends, 021 redrives, 022 statistics of queues.
+// docs/decisions: 001 receipts, 004 group commit, 005 watermarks, 006 cost of a row, 007 lanes, 008 statistics, 020 waits for ends, 021 redrives, 022 statistics of queues, 030 groups.
 package queue

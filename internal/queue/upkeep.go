@@ -56,6 +56,7 @@ func (s *Service) addUpkeepTasks() {
 	add("redrives", s.deleteBatches(`select agent.prune_redrives($1)`))
 	add("queue_samples", s.deleteBatches(`select agent.prune_queue_samples($1)`))
 	add("deliveries", s.deleteBatches(`select agent.prune_deliveries($1)`))
+	add("groups", s.pruneGroups)
 	add("executions", s.oneStep(`select agent.prune_executions()`))
 	add("forwarding_functions", s.oneStep(`select agent_service.drop_forwarding_functions()`))
 }
@@ -165,6 +166,18 @@ func (s *Service) deleteBatches(sql string, args ...any) func(context.Context) e
 			return n < upkeepBatch, err
 		})
 	}
+}
+
+// pruneGroups removes the groups that have nothing.
+func (s *Service) pruneGroups(ctx context.Context) error {
+	var queue, key string
+	return s.steps(ctx, func() (bool, error) {
+		err := s.loops.QueryRow(ctx, `select queue, key from agent_service.prune_groups($1, $2, $3)`, queue, key, upkeepBatch).Scan(&queue, &key)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return true, nil
+		}
+		return false, err
+	})
 }
 
 // prepareHistory has partitions ready for the weeks around now.

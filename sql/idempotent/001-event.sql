@@ -425,7 +425,7 @@ language plpgsql
 as $func$
 begin
   new.text_size = case
-    when new.occurrence is null and new.publication is null and new.past_attempts is null and new.dead_letter_of is null and new.expires_at is null
+    when new.occurrence is null and new.publication is null and new.past_attempts is null and new.dead_letter_of is null and new.expires_at is null and new.group_key is null
       and pg_catalog.jsonb_typeof(new.event) operator(pg_catalog.=) 'object'
       and pg_catalog.pg_column_compression(new.event) is null
       and pg_catalog.pg_column_size(new.event) operator(pg_catalog.<=) 2048
@@ -498,6 +498,17 @@ begin
     , agent_private.check_json('publication', new.publication)
     , agent_private.check_json('past_attempts', new.past_attempts);
   end if;
+  if new.group_key is not null then
+    if tg_op = 'INSERT' then
+      new = agent_private.enter_group(new);
+    elsif row(new.queue, new.group_key) is distinct from row(old.queue, old.group_key) then
+      new.flow = null;
+      new = agent_private.enter_group(new);
+    end if;
+  end if;
+  if tg_op = 'UPDATE' and old.group_key is not null and row(new.queue, new.group_key) is distinct from row(old.queue, old.group_key) then
+    new = agent_private.leave_group(old, new);
+  end if;
   return new;
 end
 $func$;
@@ -515,7 +526,7 @@ when (new.text_size is null)
 execute function agent_private.check_event();
 
 create or replace trigger check_event_update
-before update of event, queue, type, source, key, max_attempts, expires_at, meta, occurrence, publication, dead_letter_of on agent.event
+before update of event, queue, type, source, key, max_attempts, expires_at, meta, occurrence, publication, dead_letter_of, group_key on agent.event
 for each row
 execute function agent_private.check_event();
 
@@ -576,12 +587,13 @@ return case
   when _event.receipt_hash is null then agent_private.former_receipt(_event.id, _event.attempts, _event.claimed)
 end;
 
--- The state of a waiting event at a time: ready, scheduled or leased.
+-- The state of a waiting event at a time: ready, scheduled, leased, or waiting for its turn in its group.
 create or replace function agent_private.event_state(_event agent.event, _at timestamptz)
 returns text
 language sql immutable parallel safe
 return case
   when _event.vt <= _at then 'ready'
+  when _event.flow = 3 then 'waiting'
   when _event.attempts > 0 and _event.nacked_at is null then 'leased'
   else 'scheduled'
 end;

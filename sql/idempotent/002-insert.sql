@@ -26,6 +26,9 @@ create or replace function agent_private.new_event
 , _publication jsonb default null
 , _hash bytea default null
 , _dead_letter_of int8 default null
+, _group text default null
+, _flow int2 default null
+, _flow_version int8 default null
 )
 returns setof agent.event
 language sql stable
@@ -59,13 +62,19 @@ begin atomic
   , null::int4 -- text_size, which a trigger sets
   , _dead_letter_of
   , case when _lease is null and (_vt is not null or _delay is not null)
-      then nullif(greatest(coalesce(_vt, agent_private.add_utc(now(), _delay)), now()), now()) end; -- due_at
+      then nullif(greatest(coalesce(_vt, agent_private.add_utc(now(), _delay)), now()), now()) end -- due_at
+  , _group
+  , _flow -- which check_event sets where it is null
+  , _flow_version
+  , null::timestamptz -- turn_vt, which check_event sets
+  , null::timestamptz -- admitted_at
+  , null::boolean; -- in_total
 end;
 
 -- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else after the delay of its queue's policy, or at once. A null _event_ts is taken from the
 -- payload, see agent_private.event_ts. The same _key again in the same queue, within _key_retention, returns the id of the first event,
 -- or raises QD005 if anything but _meta differs; with _on_duplicate 'first' it returns that id whatever differs. _meta goes along with
--- the event: an object of at most 16 KiB.
+-- the event: an object of at most 16 KiB. In a queue with limits of groups, an event of a _group, 1 to 255 bytes, waits for its turn.
 create or replace function agent.insert_event
 ( _event jsonb
 , _queue text default 'default'
@@ -81,6 +90,7 @@ create or replace function agent.insert_event
 , _event_ts timestamptz default null
 , _on_duplicate text default 'match'
 , _meta jsonb default null
+, _group text default null
 )
 returns int8
 language plpgsql volatile
@@ -104,7 +114,7 @@ begin
   if _key is not null then
     _option = jsonb_strip_nulls(jsonb_build_object
     ( 'type', _type, 'source', _source, 'priority', nullif(_priority, 0), 'key', _key, 'max_attempts', _max_attempts
-    , 'expires_at', _expires_at, 'event_ts', _event_ts, 'on_duplicate', nullif(_on_duplicate, 'match')
+    , 'expires_at', _expires_at, 'event_ts', _event_ts, 'on_duplicate', nullif(_on_duplicate, 'match'), 'group', _group
     ));
     if _meta is not null then
       perform agent_private.check_event_values('{}', 'default', _meta => _meta); -- of a replay, nothing else checks it
@@ -121,6 +131,7 @@ begin
     from agent_private.new_event
     ( null, now(), _event, _event_ts, _queue, _delay, _vt
     , _type => _type, _source => _source, _priority => _priority, _max_attempts => _max_attempts, _expires_at => _expires_at, _meta => _meta
+    , _group => _group
     ) n
     returning id into strict _id;
   end if;
@@ -163,7 +174,7 @@ end
 $func$;
 
 -- Inserts a batch of events for the service. Each element of _options is an object with any of type, source, priority, key,
--- max_attempts, expires_at, occurrence, meta, event_ts and on_duplicate: see insert_event, key_retention in the place of
+-- max_attempts, expires_at, occurrence, meta, event_ts, on_duplicate and group: see insert_event, key_retention in the place of
 -- _key_retention, and key_scope: keys of different scopes never stand for the same event. With verified_source, the name of the
 -- source that has verified who sent it, the metadata may say so, too. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
 -- it is inserted, because a claim is waiting for it; it has no delay or vt. The caller makes the token of its receipt, and gives its hash: see new_event. Returns all of a claimed event; of the others event is null,
@@ -187,6 +198,7 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
+  _is_grouped boolean = false;
 begin
   if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options), cardinality(_hashes)) > coalesce(cardinality(_events), 0) then
     perform agent_private.raise_invalid('events', 'must be at least as many as the queues, delays, vts, leases, options and hashes');
@@ -203,9 +215,14 @@ begin
       return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention, _hashes);
       return;
     end if;
+    _is_grouped = exists (select from unnest(_options) as o (option) where o.option ? 'group');
   end if;
   if exists (select from agent.queue q where q.delay is not null) then
     _delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
+  end if;
+  if _is_grouped then
+    return query select * from agent_private.insert_grouped_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes);
+    return;
   end if;
 
   if _delays is null and _vts is null and _leases is null and _options is null then -- the usual case, without the six arrays that there are not
@@ -302,12 +319,15 @@ begin
   select o.name into _unknown
   from unnest(_options) as u (option)
   cross join lateral jsonb_object_keys(u.option) as o (name)
-  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope', 'verified_source')
+  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope', 'verified_source', 'group')
+  or o.name = 'group' and not coalesce(octet_length(u.option ->> 'group') between 1 and 255, true)
   or o.name = 'meta' and agent_private.has_verified_source(agent_private.unverified_meta(u.option -> 'meta', u.option ->> 'verified_source'))
   limit 1;
   if found then
     if _unknown = 'meta' then
       perform agent_private.raise_if_verified('{"verified_source": true}');
+    elsif _unknown = 'group' then
+      perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
     end if;
     perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
   end if;
@@ -342,7 +362,7 @@ end
 $func$;
 
 -- The lengths of the leases of events that are claimed as they are inserted. '0' stands for the length by the queue's policy. Null if
--- the queue is paused or delays its events, or the event has expired: then it is inserted without a claim.
+-- the queue is paused or delays its events, the event has expired, or limits of the queue may be against it: then it is inserted without a claim.
 create or replace function agent_private.leases_on_arrival(_queues text[], _leases interval[], _delays interval[], _options jsonb[])
 returns interval[]
 language plpgsql volatile
@@ -351,6 +371,8 @@ as $func$
 begin
   return array
   ( select case
+      when p.flow_total is not null then null
+      when p.flow_version is not null and n.option ? 'group' and exists (select from unnest(_options) as o (option) where o.option ? 'key') then null
       when p.paused or n.delay is null and p.delay > interval '0' or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
       when n.lease = interval '0' then coalesce(agent_private.bounded_lease(p.invisible_for), interval '10 minutes')
       else n.lease
@@ -473,10 +495,11 @@ begin
     ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
     , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
     , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
+    , _group => n.option ->> 'group'
     ) as e
     where n.id is not null
     order by n.ord
-    returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, case when attempts > 0 then meta end
+    returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, case when attempts > 0 then meta end
   )
   select
     coalesce(a.id, n.first_id), n.queue, coalesce(a.vt, n.first_vt)
@@ -558,8 +581,8 @@ return 'sha256:' || encode(sha256(convert_to(agent_private.canonical_text(_value
 
 -- A hash of a request with an idempotency key, by value: numbers, times and durations are the same however they are written,
 -- and no delay is a delay of zero. A delay in months differs from one in days. No setting of the session changes it. It leaves out meta,
--- which may be another for a repeated request, such as the trace context. As earlier versions know no event_ts, it has a place only
--- where it is given.
+-- which may be another for a repeated request, such as the trace context. As earlier versions know no event_ts and no group, these have a place only
+-- where they are given.
 create or replace function agent_private.request_fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
 returns text
 language sql stable parallel safe
@@ -574,7 +597,8 @@ return agent_private.hash_json(jsonb_build_array
 , coalesce(extract(year from _delay) * 12 + extract(month from _delay), 0)
 , coalesce(trim_scale(extract(epoch from _delay)), 0)
 , trim_scale(extract(epoch from _vt))
-) || case when _option ->> 'event_ts' is null then '[]' else jsonb_build_array(trim_scale(extract(epoch from (_option ->> 'event_ts')::timestamptz))) end);
+) || case when _option ->> 'event_ts' is null then '[]' else jsonb_build_array(trim_scale(extract(epoch from (_option ->> 'event_ts')::timestamptz))) end
+  || case when _option ->> 'group' is null then '[]' else jsonb_build_array(jsonb_build_object('group', _option ->> 'group')) end);
 
 -- Whether a request is the one that has a fingerprint of version 0.2.0 or earlier, which was the MD5 of the request as its session wrote
 -- it. If that differs, the request is compared with the event that the first request inserted, whose vt was _first_vt.

@@ -17,8 +17,10 @@
 -- Of the events after the first _max_bytes of JSON as text (null: no limit) event, meta, publication and occurrence are null: the caller releases
 -- them. An event that nobody can read is not claimed, but goes into history as failed.
 --
+-- A claim that comes up short in a queue with limits looks once for more, see agent_private.look_for_more; _is_again says that it has.
+--
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
--- the claim, and slot. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
+-- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
 -- processes of version 0.7.0 call it, the events have no tokens, and their receipts are those of that version.
 --
 -- _hashes are those of tokens that the caller has made, see agent_private.token_hash, one behind the other: a hash takes PostgreSQL half a microsecond, and a random token more. slot
@@ -39,12 +41,13 @@ create or replace function agent_service.claim_from_watermarks
 , _with_tokens boolean default false
 , _max_bytes int8 default null
 , _hashes bytea default null
+, _is_again boolean default false
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4
+, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4, group_key text
 )
 language plpgsql volatile
 security definer
@@ -61,10 +64,13 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   _paused boolean; -- by the queue's policy
+  _flow_version int8; -- null: events of groups need no turn
+  _total int4;
   _policy_max_attempts int4;
   _policy_invisible_for interval;
   _has_unchecked boolean; -- there are events that were not checked when they were written
   _lane int4;
+  _is_lane_known boolean = true; -- the first one is
   _after int8 = -2147483649; -- less than any lane
   _nth int4 = 0;
   _bottom timestamptz = '-infinity';
@@ -74,6 +80,7 @@ declare
   _slot int4 = 0;
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _count int4;
+  _claimed_lanes int4[] = _lanes;
 begin
   if coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
@@ -85,16 +92,16 @@ begin
     perform agent_private.raise_invalid('order', 'must be fifo or random');
   end if;
   if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane and the policy in one statement, which is cheaper than two
-    select q.paused, q.max_attempts, q.invisible_for, l.priority
+    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, l.priority
     , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
-    into _paused, _policy_max_attempts, _policy_invisible_for, _lane, _has_unchecked
+    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _lane, _has_unchecked
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue
     left join lateral (select e.priority from agent.event e where e.queue = a.queue order by e.priority limit 1) as l on true;
   else
-    select q.paused, q.max_attempts, q.invisible_for
+    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total
     , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
-    into _paused, _policy_max_attempts, _policy_invisible_for, _has_unchecked
+    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _has_unchecked
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue;
   end if;
@@ -103,13 +110,24 @@ begin
   elsif _has_unchecked then
     perform agent_private.check_waiting_events(_queue, greatest(_limit, 100));
   end if;
+  if _flow_version is not null or _total is not null then
+    _limit = agent_private.begin_limited_claim(_queue, _flow_version is not null, _total, _limit);
+    if _limit = 0 then
+      return;
+    end if;
+    _now = clock_timestamp();
+    _is_lane_known = false;
+  end if;
   _max_attempts = coalesce(_policy_max_attempts, _max_attempts, 3);
   _invisible_for = coalesce(_invisible_for, agent_private.bounded_lease(_policy_invisible_for), interval '10 minutes');
   if cardinality(_types) > 0 then
     return query
     select t.*
-    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes) t;
-    return;
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null) t;
+    get diagnostics _count = row_count;
+    _limit = _limit - _count;
+    _slot = _count;
+    _lanes = '{}'; -- there is nothing to scan below
   end if;
 
   loop -- for each lane
@@ -117,7 +135,7 @@ begin
       _nth = _nth + 1;
       _lane = _lanes[_nth];
       _bottom = coalesce(_watermarks[_nth], '-infinity');
-    elsif _after >= -2147483648 then
+    elsif _after >= -2147483648 or not _is_lane_known then
       select e.priority into _lane from agent.event e where e.queue = _queue and e.priority > _after order by e.priority limit 1;
     end if;
     exit when _lane is null;
@@ -142,6 +160,7 @@ begin
         , worker = _workers[_slot + chosen.n]
         , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
             else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+        , in_total = case when _total is not null then true end
       from
       ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
         from
@@ -152,6 +171,7 @@ begin
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
           and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
+          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version)
           order by e.vt, e.id
           limit _limit
           for update skip locked
@@ -163,7 +183,7 @@ begin
       , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
       , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
       , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
-      , case when chosen.n <= _slots then chosen.n::int4 end;
+      , case when chosen.n <= _slots then chosen.n::int4 end, e.group_key;
 
       get diagnostics _count = row_count;
       _limit = _limit - _count;
@@ -176,13 +196,21 @@ begin
     end loop;
     exit when _limit = 0;
   end loop;
+
+  if _flow_version is not null and _limit > 0 and not _is_again and agent_private.look_for_more(_queue, _limit, _claimed_lanes, _watermarks) then
+    return query
+    select m.*
+    from agent_service.claim_from_watermarks
+    (_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _with_tokens => _with_tokens, _max_bytes => _max_bytes, _is_again => true) m;
+  end if;
 end
 $func$;
 
 -- Claims up to _limit events of _queue that have fewer than _max_attempts attempts, by priority, the lowest number first, and within it
 -- by vt (_order 'fifo') or neighbours from a random place ('random'): of _types only (null: all), none of _exclude_ids, for _worker. The
 -- max_attempts of the event or its queue's policy take precedence. Events locked by other sessions are skipped. A paused queue gives
--- none. Rows come in the order of the claim, as they are after it, without receipt_hash and due_at.
+-- none, and a queue with limits no more than these allow. Rows come in the order of the claim, as they are after it, without receipt_hash, due_at and
+-- what limits are kept by.
 create or replace function agent.claim_events
 ( _queue text default 'default'
 , _limit int4 default 1
@@ -201,6 +229,7 @@ as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
+  , t.group_key, null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
@@ -225,6 +254,7 @@ as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
+  , t.group_key, null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
@@ -336,12 +366,14 @@ create or replace function agent_private.claim_events_of_types
 , _with_tokens boolean
 , _max_bytes int8
 , _hashes bytea
+, _flow_version int8
+, _is_counted boolean -- against the limit of the queue
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4
+, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4, group_key text
 )
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -414,6 +446,7 @@ begin
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
           and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
+          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version)
           order by e.vt, e.id
           limit _limit
         ) as l
@@ -434,6 +467,7 @@ begin
           , worker = _workers[_slot + chosen.n]
           , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
               else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+          , in_total = case when _is_counted then true end
         from
         ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
           from unnest(_scanned_types, _bottoms) as k (type, bottom)
@@ -446,6 +480,7 @@ begin
             and (e.expires_at is null or e.expires_at > _now)
             and (_exclude_ids is null or e.id <> all (_exclude_ids))
             and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
+            and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version)
             order by e.vt, e.id
             limit _limit
             for update skip locked
@@ -459,7 +494,7 @@ begin
         , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
         , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
         , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
-        , case when chosen.n <= _slots then chosen.n::int4 end;
+        , case when chosen.n <= _slots then chosen.n::int4 end, e.group_key;
 
         get diagnostics _count = row_count;
         _limit = _limit - _count;
@@ -556,7 +591,7 @@ declare
   _now timestamptz = clock_timestamp();
 begin
   return
-  ( select least(min(n.vt) - _now, interval '1 hour')
+  ( select least(min(n.vt) - _now, agent_private.next_wake(_queue) - _now, interval '1 hour')
     from agent_private.list_lanes(_queue) as l
     cross join lateral
     ( select e.vt
@@ -608,6 +643,7 @@ begin
         _after = _lane;
         exit when _first <= _start;
       end loop;
+      _first = least(_first, agent_private.next_wake(_queue));
       _took = least(_took, clock_timestamp() - _start);
       exit when _took < interval '1 ms';
     end loop;

@@ -16,6 +16,9 @@
 -- _allowed says for each of _ids which queues the caller may use: patterns with commas between them, see is_queue_allowed; null: all. An
 -- event of another queue is not found.
 --
+-- A row with ord 0 and the status ready says that something in a queue may be claimed now, as slots of its limits are free again: ready_vt is the earliest
+-- vt of that, if it is known.
+--
 -- _attempts and _hashes say of receipts what they say, so that they need not be read: the attempt and the hash of the token, see agent_private.token_hash. Both are
 -- null for a receipt that may be one of version 0.7.0, and for one that cannot be a receipt.
 create or replace function agent_service.ack_events
@@ -26,7 +29,7 @@ create or replace function agent_service.ack_events
 , _attempts int4[] default null
 , _hashes bytea[] default null
 )
-returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
+returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval, ready_vt timestamptz)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -40,8 +43,12 @@ as $func$
 #variable_conflict use_column
 declare
   _begin timestamptz = clock_timestamp();
+  _unread text[] = case when _hashes is null or array_position(_hashes, null) is not null then _receipts end; -- the receipts, unless the hashes stand for all
   _finished int8;
   _withdrawn int8[];
+  _slot_queues text[]; -- of the events with slots of limits, and their groups
+  _slot_keys text[];
+  _has_slot boolean;
 begin
   if cardinality(_receipts) <> cardinality(_ids) then
     perform agent_private.raise_invalid('receipts', 'must be as many as the ids');
@@ -55,15 +62,29 @@ begin
     perform agent_private.check_json('result', r.result) from unnest(_results) as r (result);
   end if;
 
-  return query
-  select m.ord, m.outcome, m.queue, false, m.type, m.worker, m.took
-  from agent_private.move_to_history
-  ( _ids, null
-  , _receipts => case when _hashes is null or array_position(_hashes, null) is not null then _receipts end, _results => _results, _allowed => _allowed
-  , _attempts => _attempts, _hashes => _hashes
-  ) m;
-
-  get diagnostics _finished = row_count;
+  if cardinality(_ids) = 1 and _receipts is not null then -- the one that is acked says whether it had a slot
+    select m.ord, m.outcome, m.queue, false, m.type, m.worker, m.took, array[m.queue], array[m.group_key], m.group_key is not null or m.in_total
+    into ord, status, queue, repeated, type, worker, took, _slot_queues, _slot_keys, _has_slot
+    from agent_private.move_to_history(_ids, null, _receipts => _unread, _results => _results, _allowed => _allowed, _attempts => _attempts, _hashes => _hashes) m;
+    _finished = found::int4;
+    if found then
+      return next;
+    end if;
+    if _has_slot is not true then
+      _slot_queues = null;
+    end if;
+  else
+    if _receipts is not null and exists (select from agent.queue q where q.flow_version is not null or q.flow_total is not null) then
+      select l.queues, l.keys into strict _slot_queues, _slot_keys from agent_private.lock_slots(_ids) l;
+    end if;
+    return query
+    select m.ord, m.outcome, m.queue, false, m.type, m.worker, m.took, null::timestamptz
+    from agent_private.move_to_history(_ids, null, _receipts => _unread, _results => _results, _allowed => _allowed, _attempts => _attempts, _hashes => _hashes) m;
+    get diagnostics _finished = row_count;
+  end if;
+  if _slot_queues is not null then
+    return query select 0::int8, 'ready', f.queue, true, null::text, null::text, null::interval, f.vt from agent_private.free_slots(_slot_queues, _slot_keys) f;
+  end if;
   if _finished = cardinality(_ids) then -- the usual case
     return;
   end if;
@@ -78,7 +99,7 @@ begin
   and (h.dead_lettered_as is null or h.dead_lettered_as = any (_withdrawn))
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
   and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
-  returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)];
+  returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)], null::timestamptz;
 
   -- The other events are in history with this receipt, or the lease was lost, or there is no such event.
   perform agent_private.confirm_durably();
@@ -96,7 +117,7 @@ begin
         ) then 'not_found'
       else 'lease_lost'
     end
-  , a.queue, true, null::text, null::text, null::interval
+  , a.queue, true, null::text, null::text, null::interval, null::timestamptz
   from
   ( select n.id, n.receipt, n.allowed, n.ord, count(*) over (partition by n.id) as times, h.outcome, h.queue, h.finished_at
     , h.id is not null and (n.receipt is null or agent_private.is_receipt(n.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)) as has_receipt
@@ -121,12 +142,17 @@ begin
   with found as
   ( select f.*, row_number() over () as n from agent_service.ack_events(_ids, _receipts, _results) f
   )
+  , notified as
+  ( select agent.notify_queues(array_agg(f.queue)) from found f where f.ord = 0 having count(*) > 0
+  )
   , recorded as
   ( select agent_service.record_executions(array_agg(f.type), array_agg(f.worker), array_agg(f.took)) from found f where not f.repeated having count(*) > 0
   )
   select distinct on (f.ord) _ids[f.ord], f.status, f.queue, f.repeated, f.type, f.worker, f.took
   from found f
   left join recorded on true -- so that it is executed
+  left join notified on true
+  where f.ord > 0
   order by f.ord, f.n;
 end
 $func$;
@@ -140,15 +166,22 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
+  _ord int8;
+  _ready_queue text;
   _status text;
   _repeated boolean;
   _type text;
   _worker text;
   _took interval;
 begin
-  select f.status, f.repeated, f.type, f.worker, f.took into strict _status, _repeated, _type, _worker, _took
-  from agent_service.ack_events(array[_id], array[_receipt], array[_result]) f
-  limit 1;
+  for _ord, _status, _repeated, _type, _worker, _took, _ready_queue in
+    select f.ord, f.status, f.repeated, f.type, f.worker, f.took, f.queue
+    from agent_service.ack_events(array[_id], array[_receipt], array[_result]) f
+    order by f.ord
+  loop
+    exit when _ord = 1;
+    perform agent.notify_queues(array[_ready_queue]);
+  end loop;
   if not _repeated then
     perform agent_service.record_executions(array[_type], array[_worker], array[_took]);
   end if;
@@ -258,7 +291,7 @@ begin
     return;
   end if;
   if _event.nacked_at is not null then
-    return query select _event.vt, null::text, _event.queue, true, _event.attempts, _max, null::text, null::interval;
+    return query select coalesce(_event.turn_vt, _event.vt), null::text, _event.queue, true, _event.attempts, _max, null::text, null::interval;
     return;
   end if;
   return query
@@ -267,8 +300,12 @@ begin
     , nacked_at = _now
     , last_error = coalesce(_error, e.last_error)
     , past_attempts = agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, _now, 'nacked', _error)
+    , in_total = null
   where e.id = _id
   returning vt, null::text, queue, false, attempts, _max, null::text, null::interval;
+  if _event.group_key is not null then
+    perform agent_private.return_slot(_id);
+  end if;
   if _notify then
     perform agent.notify_queues(array[_event.queue]);
   end if;
@@ -276,7 +313,7 @@ end
 $func$;
 
 -- Makes a lease last until _invisible_for from now (null: by its queue's policy, or 10 minutes), and returns that time. A lease that has
--- ended is taken up again unless the event was claimed since; one that was nacked or released is lost. Raises QD001 and QD002 as
+-- ended is taken up again unless the event was claimed since; one that was nacked or released is lost, and so is one of a queue with a limit of its leases. Raises QD001 and QD002 as
 -- delete_event does. Only an event of the queues that _queues stands for is found (null: all).
 create or replace function agent.extend_event(_id int8, _receipt text, _invisible_for interval default null, _queues text[] default null)
 returns timestamptz
@@ -294,6 +331,9 @@ begin
   end if;
   _event = agent_private.lock_lease(_id, _receipt, _queues);
   if _event.nacked_at is not null then
+    perform agent_private.raise_lease_error(_id, 'lease_lost');
+  end if;
+  if _event.in_total and (select k.ids from agent_private.keep_slots(array[_id], array[1]) k) = '{}' then
     perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;
   _invisible_for = coalesce
@@ -342,6 +382,7 @@ begin
     , nacked_at = case when e.attempts > 1 then clock_timestamp() end -- the claim before this one has ended
     , receipt_hash = nullif(substr(e.receipt_hash, 9), '') -- of that claim
     , worker = e.past_attempts -> -1 ->> 'worker'
+    , in_total = null
   where e.id = any(_mine)
   returning id, queue, vt, type, priority;
 end
@@ -404,6 +445,7 @@ begin
       , nacked_at = case when e.attempts > 1 then clock_timestamp() end
       , receipt_hash = nullif(substr(e.receipt_hash, 9), '')
       , worker = e.past_attempts -> -1 ->> 'worker'
+      , in_total = null
     where e.id = any (_held)
     returning id, vt, queue, type, priority
   )
@@ -411,6 +453,9 @@ begin
   from unnest(_ids) with ordinality as n (id, place)
   left join released r on r.id = n.id and n.place = any (_places)
   order by n.place;
+  if _delay > interval '0' and exists (select from agent.queue q where q.flow_version is not null) then -- their slots are for others until then
+    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_held) and e.group_key is not null;
+  end if;
 end
 $func$;
 
@@ -433,6 +478,9 @@ begin
     perform agent_private.raise_invalid('invisible_for', 'must be greater than zero');
   end if;
   select h.ids, h.places into _held, _places from agent_private.lock_leases(_ids, _receipts, _queues) h;
+  if exists (select from agent.event e where e.id = any (_held) and e.in_total) then
+    select k.ids, k.places into strict _held, _places from agent_private.keep_slots(_held, _places) k;
+  end if;
   return query
   with extended as
   ( update agent.event e
@@ -511,6 +559,7 @@ $func$;
 -- receipt of its latest claim, and one for which _allowed says so (see ack_events) only if its queue is one of these. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
 -- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time since the claim.
 -- With the outcomes failed and expired it inserts dead letters, see insert_dead_letters: the caller has the events locked then, and gives no receipts.
+-- Without receipts it frees the slots of limits that the events have; else the caller does.
 create or replace function agent_private.move_to_history
 ( _ids int8[]
 , _outcome text
@@ -523,7 +572,7 @@ create or replace function agent_private.move_to_history
 , _attempts int4[] default null
 , _hashes bytea[] default null
 )
-returns table (ord int8, id int8, queue text, outcome text, type text, worker text, took interval, dead_lettered_as int8)
+returns table (ord int8, id int8, queue text, outcome text, type text, worker text, took interval, dead_lettered_as int8, group_key text, in_total boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
@@ -537,9 +586,16 @@ as $func$
 declare
   _dead_letters int8[];
   _faults text[]; -- why there is none
+  _slot_queues text[]; -- of the events with slots of limits, and their groups
+  _slot_keys text[];
 begin
   if _outcome in ('failed', 'expired') and exists (select from agent.queue q where q.dead_letter_queue is not null) then
     select d.ids, d.faults into strict _dead_letters, _faults from agent_private.insert_dead_letters(_ids, _outcome, _error, _notify) d;
+  end if;
+  if _receipts is null and _hashes is null then -- apart: the rest is a query
+    if exists (select from agent.queue q where q.flow_version is not null or q.flow_total is not null) then
+      select l.queues, l.keys into strict _slot_queues, _slot_keys from agent_private.lock_slots(_ids) l;
+    end if;
   end if;
   return query
   with gone as
@@ -560,19 +616,22 @@ begin
   ( insert into agent.event_hist
     ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
     , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
-    , meta, publication, receipt_hash, dead_letter_of, due_at
+    , meta, publication, receipt_hash, dead_letter_of, due_at, group_key
     , outcome, finished_at, result, retryable, dead_lettered_as
     )
     select
-      g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
+      g.id, agent_private.bounded_time(g.event_ts), g.attempts, coalesce(g.turn_vt, g.vt), g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
     , case when g.fault is null then coalesce(_error, g.last_error) else concat_ws('; ', coalesce(_error, g.last_error), g.fault) end, g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
-    , g.meta, g.publication, g.receipt_hash, g.dead_letter_of, g.due_at
+    , g.meta, g.publication, g.receipt_hash, g.dead_letter_of, g.due_at, g.group_key
     , g.outcome, g.finished_at, g.result, _retryable, g.dead_letter
     from gone g
   )
-  select g.ord, g.id, g.queue, g.outcome, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at), g.dead_letter
+  select g.ord, g.id, g.queue, g.outcome, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at), g.dead_letter, g.group_key, g.in_total
   from gone g;
+  if _slot_queues is not null then
+    perform agent_private.free_slots_and_notify(_slot_queues, _slot_keys);
+  end if;
 end
 $func$;
 

@@ -1,7 +1,7 @@
 -- Queues: their policies, pause, purge and deletion, and the sweep of exhausted and over-age events.
 
 -- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter},
--- paused, history_retention, dead_letter {queue}, delay and wait; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
+-- paused, history_retention, dead_letter {queue}, delay, wait and flow {concurrency, total}; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
 -- Raises QD003 for invalid values, QD065 if the dead-letter queue would have dead letters of its own, and QD004 if the policy has none of _if_versions (null: any), if there is none and _if_exists, or if there is one
 -- and _if_absent.
 create or replace function agent.put_queue
@@ -19,13 +19,15 @@ as $func$
 declare
   _backoff jsonb = nullif(_policy -> 'backoff', 'null');
   _dead_letter jsonb = nullif(_policy -> 'dead_letter', 'null');
+  _flow jsonb = nullif(_policy -> 'flow', 'null');
+  _old_concurrency int4;
   _row agent.queue;
   _version int8;
   _unknown text;
 begin
   perform agent_private.check_queue_name(agent_private.unreserved_queue(_name));
   for _unknown in
-    select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention', 'dead_letter', 'delay', 'wait')
+    select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention', 'dead_letter', 'delay', 'wait', 'flow')
   loop
     perform agent_private.raise_invalid(_unknown, 'is not part of a policy');
   end loop;
@@ -37,6 +39,12 @@ begin
   end if;
   for _unknown in select p from jsonb_object_keys(_dead_letter) p where p <> 'queue' loop
     perform agent_private.raise_invalid('dead_letter', 'must not have ' || quote_literal(_unknown));
+  end loop;
+  if jsonb_typeof(_flow) <> 'object' then
+    perform agent_private.raise_invalid('flow', 'must be a JSON object');
+  end if;
+  for _unknown in select p from jsonb_object_keys(_flow) p where p not in ('concurrency', 'total') loop
+    perform agent_private.raise_invalid('flow', 'must not have ' || quote_literal(_unknown));
   end loop;
 
   _row.name = _name;
@@ -52,6 +60,8 @@ begin
   _row.dead_letter_queue = _dead_letter ->> 'queue';
   _row.delay = make_interval(secs => extract(epoch from (_policy ->> 'delay')::interval)::float8);
   _row.wait = make_interval(secs => extract(epoch from (_policy ->> 'wait')::interval)::float8);
+  _row.flow_concurrency = agent_private.check_limit('flow/concurrency', _flow -> 'concurrency');
+  _row.flow_total = agent_private.check_limit('flow/total', _flow -> 'total');
   _row.updated_at = clock_timestamp();
   _row.resumed_at = case when not _row.paused then _row.updated_at end; -- used only if the queue was paused
   if _row.max_attempts < 1 then
@@ -92,17 +102,26 @@ begin
     end if;
   end if;
   _row.version = agent_private.next_version(0);
+  _row.flow_version = case when _row.flow_concurrency is not null then agent_private.next_version(0) end;
   insert into agent.queue as q select _row.*
   on conflict (name) do update
-  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, updated_at, resumed_at)
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, updated_at, resumed_at, flow_concurrency, flow_total, flow_version)
     = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
       , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.dead_letter_queue, excluded.delay, excluded.wait, excluded.updated_at
       , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
+      , excluded.flow_concurrency, excluded.flow_total
+      , case
+          when q.flow_concurrency is not distinct from excluded.flow_concurrency then q.flow_version
+          when q.flow_version is not null or excluded.flow_concurrency is not null then agent_private.next_version(coalesce(q.flow_version, 0))
+        end
       )
   where not _if_absent
   returning q.* into _row;
   if not found then
     perform agent_private.raise_version_mismatch('queue ' || _name, _if_versions);
+  end if;
+  if _row.flow_total is not null then
+    perform agent_private.count_leases(_name);
   end if;
   perform agent.notify_queues(array[_name]); -- its events may be claimable now, and processes remember for how long claims wait
   perform agent_private.record_audit('queue.put', _name, _policy);
@@ -118,15 +137,35 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait)
+  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.flow_concurrency, new.flow_total)
     is distinct from
-    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait)
+    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.flow_concurrency, old.flow_total)
   then
     new.version = agent_private.next_version(old.version);
   end if;
   return new;
 end
 $func$;
+
+-- Trigger that has all groups of a queue looked at when their limits have changed, whoever changes them: what other limits have admitted cannot be claimed any more.
+create or replace function agent_private.change_flow_version()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if new.flow_version is not null and (tg_op = 'INSERT' or new.flow_version is distinct from old.flow_version) then
+    perform agent_private.wake_all_groups(new.name);
+  end if;
+  return null;
+end
+$func$;
+
+create or replace trigger change_flow_version
+after insert or update of flow_version on agent.queue
+for each row
+execute function agent_private.change_flow_version();
 
 create or replace trigger set_queue_version
 before update on agent.queue
@@ -266,6 +305,8 @@ begin
   end if;
   delete from agent.push p where p.queue = _queue;
   delete from agent.queue q where q.name = _queue;
+  delete from agent.queue_group g where g.queue = _queue;
+  delete from agent_private.group_wake w where w.queue = _queue;
   perform agent.notify_queues(array[_queue], 'deleted');
   perform agent_private.record_audit('queue.delete', _queue, jsonb_build_object('purged', purged));
   is_deleted = true;
@@ -467,9 +508,9 @@ begin
     set queue = _to, vt = greatest(e.vt, _now)
     from chosen c
     where e.id = c.id
-    returning e.vt
+    returning e.vt, e.flow
   )
-  select count(*), coalesce(bool_or(m.vt <= _now), false) into _moved, _is_ready from moved m;
+  select count(*), coalesce(bool_or(m.vt <= _now or m.flow = 3), false) into _moved, _is_ready from moved m;
   if _is_ready then
     perform agent.notify_queues(array[_to]);
   end if;
@@ -507,7 +548,13 @@ begin
     perform agent_private.raise_invalid('id', 'is a publication that waits for its time in a queue of the service; it cannot be run');
   end if;
   _state = agent_private.event_state(_event, clock_timestamp());
-  if _state = 'leased' then
+  if _event.flow >= 3 then -- it waits for its turn, then
+    _event.vt = agent_private.make_due(_event);
+    if _notify and _state = 'scheduled' then
+      perform agent.notify_queues(array[_event.queue]);
+    end if;
+    perform agent_private.record_audit('event.run', _id::text, jsonb_build_object('queue', _event.queue)) where _state = 'scheduled';
+  elsif _state = 'leased' then
     raise exception 'event % is leased until %', _id, _event.vt using errcode = 'QD006';
   elsif _state = 'scheduled' then
     update agent.event e
@@ -595,6 +642,7 @@ begin
       ( select e.ctid, e.vt, e.id
         from agent.event e
         where e.queue = _name and e.priority = run_events.priority and e.vt >= run_events.vt and (e.vt, e.id) > (run_events.vt, run_events.id)
+        and (e.vt < agent_private.no_turn() or e.flow is null)
         and agent_private.event_state(e, _now) <> 'leased'
         and (e.nacked_at is not null or not _nacked_only)
         and coalesce(e.nacked_at, e.enqueued_at) <= began
@@ -618,6 +666,7 @@ begin
   end loop;
   if run < _limit then
     priority = null;
+    run = run + agent_private.make_all_due(_name, (_limit - run)::int4, _types, _nacked_only, began);
   end if;
   if run > 0 then
     perform agent_private.record_audit('queue.run', _name, jsonb_build_object('events', run));
@@ -740,7 +789,7 @@ begin
     return array
     ( select e.id
       from agent.event e
-      where e.queue > '' and e.vt < _cutoff and e.id <> all(_ids)
+      where e.queue > '' and e.vt < _cutoff and (e.admitted_at is null or e.admitted_at < _cutoff) and e.id <> all(_ids)
       and not exists (select from agent.queue q where q.name = e.queue and (q.paused or q.resumed_at > _cutoff))
       and not exists
       ( select from agent.push_state s
@@ -764,7 +813,7 @@ begin
     _found = _found || array
     ( select e.id
       from agent.event e
-      where e.queue = _name and e.priority = _lane and e.vt < _cutoff and e.id <> all(_ids)
+      where e.queue = _name and e.priority = _lane and e.vt < _cutoff and (e.admitted_at is null or e.admitted_at < _cutoff) and e.id <> all(_ids)
       order by e.vt, e.id
       limit _limit - cardinality(_found)
       for update skip locked

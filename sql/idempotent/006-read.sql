@@ -33,7 +33,8 @@ begin atomic
   , case when _event.text_size is not null then _event.occurrence else agent_private.readable_json(_event.occurrence) end, null::boolean, null::jsonb, null::interval
   , case when _event.text_size is not null then _event.meta else agent_private.readable_json(_event.meta) end
   , case when _event.text_size is not null then _event.publication else agent_private.readable_json(_event.publication) end
-  , null::boolean, _event.dead_letter_of, null::int8;
+  , null::boolean, _event.dead_letter_of, null::int8
+  , _event.group_key, _event.turn_vt;
 end;
 
 -- An event in history as listings show it. Inlined, too.
@@ -51,7 +52,8 @@ begin atomic
   , agent_private.readable_json(_event.occurrence), _event.retryable, agent_private.readable_json(_event.result)
   , case when _event.outcome in ('done', 'failed') then agent_private.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
   , agent_private.readable_json(_event.meta), agent_private.readable_json(_event.publication)
-  , null::boolean, _event.dead_letter_of, _event.dead_lettered_as;
+  , null::boolean, _event.dead_letter_of, _event.dead_lettered_as
+  , _event.group_key, null::timestamptz;
 end;
 
 -- One event, in its queue or in history; no row if there is none.
@@ -209,12 +211,12 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   -- The state limits vt, so that only events in that range are read.
-  _above timestamptz = case when _state in ('scheduled', 'leased') then _now else '-infinity' end;
-  _up_to timestamptz = case when _state = 'ready' then _now else 'infinity' end;
+  _above timestamptz = case when _state in ('scheduled', 'leased') then _now when _state = 'waiting' then agent_private.no_turn() - interval '1 us' else '-infinity' end;
+  _up_to timestamptz = case _state when 'ready' then _now when 'leased' then agent_private.no_turn() else 'infinity' end;
   _names text[];
 begin
-  if _state not in ('ready', 'scheduled', 'leased') then
-    perform agent_private.raise_invalid('state', 'must be ready, scheduled or leased');
+  if _state not in ('ready', 'scheduled', 'leased', 'waiting') then
+    perform agent_private.raise_invalid('state', 'must be ready, scheduled, leased or waiting');
   elsif coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
   end if;
@@ -269,7 +271,7 @@ as $func$
 declare
   _ids int8[];
 begin
-  if _state in ('scheduled', 'leased') or _contains is not null or _meta is not null then
+  if _state in ('scheduled', 'leased', 'waiting') or _contains is not null or _meta is not null then
     _ids = array
     ( select e.id
       from agent.event e
@@ -727,7 +729,7 @@ begin
     ( null, now(), h.event, h.event_ts, case when _to = 'origin' then h.meta -> 'dead_letter' ->> 'queue' else coalesce(_to, h.queue) end
     , _type => h.type, _source => h.source, _priority => h.priority, _max_attempts => h.max_attempts, _occurrence => h.occurrence, _requeued_from => h.id
     , _meta => case when _to is not null and h.dead_letter_of is not null then nullif(h.meta - 'dead_letter', '{}') else h.meta end
-    , _publication => h.publication, _dead_letter_of => case when _to is null then h.dead_letter_of end
+    , _publication => h.publication, _dead_letter_of => case when _to is null then h.dead_letter_of end, _group => h.group_key
     ) as e
     where h.id = any(_ids) and h.event_ts between _first and _last
     order by h.event_ts, h.id

@@ -79,6 +79,7 @@ begin
         _queues = _queues || _queue;
       end if;
     end loop;
+    perform agent_private.make_woken_due(_now, _highest);
     perform agent.notify_queues(_queues);
   end if;
   update agent.server s set timeline = _timeline, clock = _now;

@@ -51,7 +51,7 @@ declare
   _at text = to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
 begin
   with ended as
-  ( select e.id, e.event, e.event_ts, e.queue, e.attempts, e.last_error, e.type, e.source, e.priority, e.occurrence, e.meta, e.publication
+  ( select e.id, e.event, e.event_ts, e.queue, e.attempts, e.last_error, e.type, e.source, e.priority, e.occurrence, e.meta, e.publication, e.group_key
     , q.dead_letter_queue
     , case when e.text_size is not null and not _is_careful then '{}' else agent_private.unstorable_parts(e) end as omitted
     from agent.event e
@@ -71,7 +71,7 @@ begin
     , _meta => case when 'meta' = any (e.omitted) or e.meta is null then '{}' else e.meta end || jsonb_build_object('dead_letter', jsonb_build_object
       ( 'queue', e.queue, 'outcome', _outcome, 'attempts', e.attempts, 'error', left(coalesce(_error, e.last_error), 1000), 'at', _at
       ) || case when e.omitted = '{}' then '{}' else jsonb_build_object('omitted', e.omitted) end)
-    , _dead_letter_of => e.id
+    , _dead_letter_of => e.id, _group => e.group_key
     ) as d
     returning id, queue, dead_letter_of
   )

@@ -1,0 +1,666 @@
+package queue_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+// The limits of groups hold at every instant, and nothing is left behind, whatever callers do at once: they insert, claim, ack, nack, release, extend and
+// forget events, in short and long transactions, some of which are rolled back, and lose their connections; limits change, groups are paused and held, events are moved.
+//
+// A trigger records each change of agent.event with the database's clock. The promises are checked from that record, from the outside.
+
+// groupLoadLease is the length of the leases: short, so that many are lost.
+const groupLoadLease = 300 * time.Millisecond
+
+// limitedQueue is a queue of the load, with its limits.
+type limitedQueue struct {
+	name, flow         string
+	groups             int // how many there are; 0: its events have none
+	concurrency, total int // 0: none, or others from time to time
+}
+
+var limitedQueues = []limitedQueue{
+	{name: "few", flow: `{"concurrency": 3}`, groups: 3, concurrency: 3},
+	{name: "many", flow: `{"concurrency": 2}`, groups: 100, concurrency: 2},
+	{name: "total", flow: `{"concurrency": 4, "total": 7}`, groups: 5, concurrency: 4, total: 7},
+	{name: "whole", flow: `{"total": 3}`, groups: 0, total: 3},
+	{name: "changing", flow: `{"concurrency": 4}`, groups: 4},
+	{name: "held", flow: `{"concurrency": 2}`, groups: 3, concurrency: 2},
+	{name: "once", flow: `{"concurrency": 1}`, groups: 1 << 40, concurrency: 1}, // nothing else ever happens to a group
+	{name: "free", flow: `null`, groups: 3},
+}
+
+const groupRecorder = `
+create schema group_check;
+create table group_check.log
+(seq int8 generated always as identity, at timestamptz, op text, id int8, queue text, key text, attempts int4, vt timestamptz, is_nacked boolean);
+create table group_check.change (at timestamptz, queue text, key text, what text, value text);
+create function group_check.record() returns trigger language plpgsql set search_path to pg_catalog as $$
+declare
+  r agent.event = case when tg_op = 'DELETE' then old else new end;
+begin
+  insert into group_check.log (at, op, id, queue, key, attempts, vt, is_nacked)
+  values (clock_timestamp(), tg_op, r.id, r.queue, coalesce(r.group_key, ''), r.attempts, r.vt, r.nacked_at is not null);
+  return null;
+end $$;
+create trigger record after insert or update or delete on agent.event for each row execute function group_check.record();
+`
+
+// groupLoad is a load on limited queues.
+type groupLoad struct {
+	t      *testing.T
+	url    string
+	sql    *pgx.Conn // of the test
+	seed   uint64
+	stop   chan struct{} // no more is inserted and changed
+	end    chan struct{} // no more is claimed
+	posts  sync.WaitGroup
+	claims sync.WaitGroup
+
+	mu     sync.Mutex
+	faults []string // broken promises that a caller has seen
+}
+
+func (l *groupLoad) fault(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faults = append(l.faults, fmt.Sprintf(format, args...))
+}
+
+// session runs one session after the other until stop is closed. An error other than that of a terminated connection is a fault.
+func (l *groupLoad) session(name string, stop chan struct{}, run func(ctx context.Context, db *pgx.Conn) error) {
+	ctx := l.t.Context()
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		config, err := pgx.ParseConfig(l.url)
+		if err != nil {
+			l.fault("%s: %v", name, err)
+			return
+		}
+		config.RuntimeParams["application_name"] = "group load " + name
+		config.RuntimeParams["lock_timeout"] = "20s"
+		db, err := pgx.ConnectConfig(ctx, config)
+		if err != nil {
+			l.fault("%s: %v", name, err)
+			return
+		}
+		err = run(ctx, db)
+		_ = db.Close(ctx)
+		pgErr, isAnswer := errors.AsType[*pgconn.PgError](err)
+		switch {
+		case err == nil, !isAnswer, pgErr.Code == "57P01": // terminated
+		case pgErr.Code == "40P01":
+			l.fault("%s: deadlock: %s (%s)", name, pgErr.Detail, pgErr.Where)
+		default:
+			l.fault("%s: %s %s (%s)", name, pgErr.Code, pgErr.Message, pgErr.Where)
+		}
+	}
+}
+
+// sleep takes up to most.
+func sleep(random *rand.Rand, most time.Duration) {
+	time.Sleep(time.Duration(random.Int64N(int64(most)))) //nolint:forbidigo // it is the load: nothing waits for it
+}
+
+// post inserts events, directly as the service does, or in long transactions.
+func (l *groupLoad) post(random *rand.Rand) func(context.Context, *pgx.Conn) error {
+	return func(ctx context.Context, db *pgx.Conn) error {
+		for {
+			select {
+			case <-l.stop:
+				return nil
+			default:
+			}
+			q := limitedQueues[random.IntN(len(limitedQueues))]
+			tx, err := db.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			statements := 1
+			if random.IntN(12) == 0 {
+				statements += random.IntN(3)
+			}
+			for range statements {
+				n := 1
+				if random.IntN(3) == 0 {
+					n += random.IntN(15)
+				}
+				isDirect := random.IntN(3) > 0
+				once := random.Int64()
+				var events, options []string
+				var delays []*string
+				for range n {
+					group := fmt.Sprintf(`"g%d"`, random.Int64N(max(1, int64(q.groups))))
+					if q.name == "once" {
+						group = fmt.Sprintf(`"g%d"`, once)
+					}
+					if q.groups == 0 || random.IntN(30) == 0 {
+						group = "null"
+					}
+					var delay *string
+					if random.IntN(20) == 0 {
+						delay = new(fmt.Sprintf("%d ms", random.IntN(500)))
+					}
+					events, options, delays = append(events, `{}`), append(options, `{"group": `+group+`}`), append(delays, delay)
+				}
+				insert := `select count(*) from agent_service.insert_and_claim_events($1::jsonb[], array_fill($2::text, array[$3::int4]), $4::interval[], null, _options => $5::jsonb[])`
+				if !isDirect { // each leaves a wake
+					insert = `
+						select count(agent.insert_event(n.event, $2, n.delay, _group => n.option ->> 'group'))
+						from unnest($1::jsonb[], $4::interval[], $5::jsonb[]) as n (event, delay, option) where $3::int4 > 0`
+				}
+				if _, err := tx.Exec(ctx, insert, events, q.name, n, delays, options); err != nil {
+					_ = tx.Rollback(ctx)
+					return err
+				}
+				if statements > 1 {
+					sleep(random, 200*time.Millisecond)
+				}
+			}
+			if random.IntN(25) == 0 {
+				err = tx.Rollback(ctx)
+			} else {
+				err = tx.Commit(ctx)
+			}
+			if err != nil {
+				return err
+			}
+			sleep(random, 30*time.Millisecond)
+		}
+	}
+}
+
+// change changes limits, pauses and holds groups, moves events, sweeps, and removes groups that have nothing.
+func (l *groupLoad) change(random *rand.Rand) func(context.Context, *pgx.Conn) error {
+	return func(ctx context.Context, db *pgx.Conn) error {
+		for {
+			select {
+			case <-l.stop:
+				return nil
+			case <-time.After(rand.N(200 * time.Millisecond)):
+			}
+			var statements []string
+			switch random.IntN(6) {
+			case 0:
+				flow := fmt.Sprintf(`{"concurrency": %d}`, 1+random.IntN(5))
+				if random.IntN(5) == 0 {
+					flow = "null"
+				}
+				statements = []string{
+					`insert into group_check.change values (clock_timestamp(), 'changing', null, 'before', '` + flow + `')`,
+					`select agent.put_queue('changing', '{"max_attempts": 1000, "flow": ` + flow + `}')`,
+					`insert into group_check.change values (clock_timestamp(), 'changing', null, 'after', '` + flow + `')`,
+				}
+			case 1:
+				key := fmt.Sprintf("g%d", random.IntN(3))
+				statements = []string{
+					`select agent.put_group('held', '` + key + `', '{"paused": true}')`,
+					`insert into group_check.change values (clock_timestamp(), 'held', '` + key + `', 'pause', null)`,
+					`select pg_sleep(` + fmt.Sprint(random.Float64()/2) + `)`,
+					`insert into group_check.change values (clock_timestamp(), 'held', '` + key + `', 'resume', null)`,
+					`select agent.delete_group('held', '` + key + `')`,
+				}
+			case 2:
+				key := fmt.Sprintf("g%d", random.IntN(3))
+				statements = []string{
+					`select agent.put_group('held', '` + key + `', jsonb_build_object('held_until', clock_timestamp() + interval '300 ms'))`,
+					`insert into group_check.change select clock_timestamp(), 'held', '` + key + `', 'pause', null`,
+					`insert into group_check.change select held_until - interval '1 ms', 'held', key, 'resume', null from agent.queue_group where queue = 'held' and key = '` + key + `' and held_until is not null`,
+				}
+			case 3:
+				statements = []string{`select agent.move_events('few', 'many', 5)`, `select agent.move_events('many', 'few', 5)`}
+			case 4:
+				statements = []string{`select * from agent_service.prune_groups('', '')`, `select agent.purge_queue('once', 3)`}
+			case 5:
+				statements = []string{`select agent.delete_expired_events(_max_attempts => 1000, _max_vt_age => null)`, `select agent.run_queue('few', 10)`}
+			}
+			for _, statement := range statements {
+				if _, err := db.Exec(ctx, statement); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// groupClaim is a claim of the load.
+type groupClaim struct {
+	id      int64
+	receipt string
+}
+
+func (l *groupLoad) take(ctx context.Context, db interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}, queue string, n int,
+) ([]groupClaim, error) {
+	rows, err := db.Query(ctx, `select e.id, agent.receipt(e) from agent.claim_events($1, $2, _invisible_for => $3) e`, queue, n, groupLoadLease)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (c groupClaim, err error) { return c, r.Scan(&c.id, &c.receipt) })
+}
+
+func acked(ctx context.Context, db interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, claims ...groupClaim,
+) error {
+	slices.SortFunc(claims, func(a, b groupClaim) int { return cmp.Compare(a.id, b.id) })
+	var ids []int64
+	var receipts []string
+	for _, c := range claims {
+		ids, receipts = append(ids, c.id), append(receipts, c.receipt)
+	}
+	_, err := db.Exec(ctx, `select * from agent_service.ack_events($1, $2)`, ids, receipts)
+	return err
+}
+
+// consume claims events, and ends them in all the ways there are.
+func (l *groupLoad) consume(random *rand.Rand) func(context.Context, *pgx.Conn) error {
+	return func(ctx context.Context, db *pgx.Conn) error {
+		exec := func(sql string, args ...any) error { // a lost lease is none of its errors
+			_, err := db.Exec(ctx, sql, args...)
+			if pgErr, isAnswer := errors.AsType[*pgconn.PgError](err); isAnswer && (pgErr.Code == "QD001" || pgErr.Code == "QD002") {
+				return nil
+			}
+			return err
+		}
+		for {
+			select {
+			case <-l.end:
+				return nil
+			default:
+			}
+			claims, err := l.take(ctx, db, limitedQueues[random.IntN(len(limitedQueues))].name, 1+random.IntN(10))
+			if err != nil {
+				return err
+			}
+			if len(claims) == 0 {
+				sleep(random, 10*time.Millisecond)
+				continue
+			}
+			sleep(random, 30*time.Millisecond)
+			if random.IntN(4) == 0 { // many acks and a claim in one transaction
+				tx, err := db.Begin(ctx)
+				if err != nil {
+					return err
+				}
+				if err := acked(ctx, tx, claims...); err != nil {
+					return err
+				}
+				if claims, err = l.take(ctx, tx, limitedQueues[random.IntN(len(limitedQueues))].name, 1+random.IntN(5)); err != nil {
+					return err
+				}
+				if random.IntN(5) == 0 {
+					sleep(random, 200*time.Millisecond)
+				}
+				if random.IntN(20) == 0 {
+					claims, err = nil, tx.Rollback(ctx)
+				} else {
+					err = tx.Commit(ctx)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			for len(claims) > 0 {
+				c := claims[0]
+				claims = claims[1:]
+				switch random.IntN(16) {
+				case 0:
+					err = exec(`select agent.nack_event($1, $2, $3)`, c.id, c.receipt, time.Duration(random.IntN(400))*time.Millisecond)
+				case 1:
+					err = exec(`select agent.nack_event($1, $2)`, c.id, c.receipt)
+				case 2:
+					err = exec(`select agent.release_event($1, $2, $3)`, c.id, c.receipt, time.Duration(random.IntN(2))*100*time.Millisecond)
+				case 3:
+					if err = exec(`select agent.extend_event($1, $2, $3)`, c.id, c.receipt, groupLoadLease); err == nil {
+						sleep(random, groupLoadLease*3/2)
+						err = acked(ctx, db, c)
+					}
+				case 4: // forgotten
+				case 5: // at about its end
+					sleep(random, groupLoadLease*4/3) // at its end, or not
+					if random.IntN(2) == 0 {
+						err = exec(`select agent.extend_event($1, $2, $3)`, c.id, c.receipt, groupLoadLease)
+					} else {
+						err = acked(ctx, db, c)
+					}
+				case 6:
+					err = exec(`select agent.delete_event($1, $2)`, c.id, c.receipt)
+				default:
+					err = acked(ctx, db, append(claims, c)...)
+					claims = nil
+				}
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// runGroupLoad runs a load until so many events have ended, and returns the promises that it has broken.
+func runGroupLoad(t *testing.T, events int, breakage ...string) []string {
+	t.Helper()
+	url := pgtest.New(t).URL
+	l := &groupLoad{t: t, url: url, sql: pgtest.Connect(t, url), seed: uint64(time.Now().UnixNano()), stop: make(chan struct{}), end: make(chan struct{})}
+	t.Logf("seed %d", l.seed)
+	for _, statement := range append([]string{groupRecorder}, breakage...) {
+		if _, err := l.sql.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%v: %s", err, statement)
+		}
+	}
+	for _, q := range limitedQueues {
+		if _, err := l.sql.Exec(t.Context(), `select agent.put_queue($1, $2)`, q.name, `{"max_attempts": 1000, "flow": `+q.flow+`}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deadlocks := pgtest.Query[int64](t, l.sql, `select deadlocks from pg_stat_database where datname = current_database()`)
+	random := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(l.seed, n)) }
+	for i := range uint64(4) {
+		l.posts.Go(func() { l.session("poster", l.stop, l.post(random(i))) })
+	}
+	l.posts.Go(func() { l.session("changes", l.stop, l.change(random(100))) })
+	for i := range uint64(24) {
+		l.claims.Go(func() { l.session("worker", l.end, l.consume(random(200+i))) })
+	}
+
+	chaos := random(300)
+	ended, limit := int64(0), time.Now().Add(90*time.Second)
+	for ended < int64(events) && time.Now().Before(limit) {
+		sleep(chaos, 300*time.Millisecond)
+		if _, err := l.sql.Exec(t.Context(), `
+			select pg_terminate_backend(pid) from
+			(select pid from pg_stat_activity where application_name like 'group load %' and application_name <> 'group load changes' and datname = current_database() order by random() limit $1) w`,
+			chaos.IntN(3)); err != nil {
+			t.Fatal(err)
+		}
+		ended = pgtest.Query[int64](t, l.sql, `select count(*) from agent.event_hist`)
+	}
+	close(l.stop)
+	l.posts.Wait()
+	if _, err := l.sql.Exec(t.Context(), `
+		insert into group_check.change select clock_timestamp(), queue, key, 'resume', null from agent.queue_group where paused or held_until is not null;
+		select agent.delete_group(queue, key) from agent.queue_group where paused or held_until is not null;
+		insert into group_check.change values (clock_timestamp(), 'changing', null, 'before', '{"concurrency": 4}');
+		select agent.put_queue('changing', '{"max_attempts": 1000, "flow": {"concurrency": 4}}')`); err != nil {
+		l.fault("ending the pauses: %v", err)
+	}
+	left, before, since := int64(-1), int64(-1), time.Now()
+	for left != 0 && time.Since(since) < 5*time.Second {
+		sleep(chaos, 100*time.Millisecond)
+		if left = pgtest.Query[int64](t, l.sql, `select count(*) from agent.event`); left != before {
+			before, since = left, time.Now()
+		}
+	}
+	close(l.end)
+	l.claims.Wait()
+	if left != 0 {
+		l.fault("%d events are left: %s", left, pgtest.Query[string](t, l.sql, `
+			select coalesce(string_agg(format('%s in state %s of %s, due since %s', n, coalesce(flow::text, 'null'), queue, due), '; ' order by queue), 'none now') from
+			(select queue, flow, count(*) as n, min(coalesce(turn_vt, vt)) as due from agent.event group by 1, 2) as e`))
+	}
+	if _, err := l.sql.Exec(t.Context(), `select pg_stat_clear_snapshot()`); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.Query[int64](t, l.sql, `select deadlocks from pg_stat_database where datname = current_database()`); n > deadlocks {
+		l.fault("%d deadlocks", n-deadlocks)
+	}
+	l.verify()
+	return l.faults
+}
+
+// leaseSpan is a lease as the record has it.
+type leaseSpan struct {
+	queue, key string
+	from, to   time.Time
+}
+
+// verify checks the record.
+func (l *groupLoad) verify() {
+	rows, err := l.sql.Query(l.t.Context(), `select at, op, id, queue, key, attempts, vt, is_nacked from group_check.log order by id, seq`)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	byGroup := map[[2]string][]*leaseSpan{}
+	byQueue := map[string][]*leaseSpan{}
+	var (
+		at, vt              time.Time
+		op, queue, key      string
+		id, lastID          int64
+		attempts, attempted int
+		isNacked            bool
+		running             *leaseSpan
+		n                   int
+	)
+	endAt := func(at time.Time) {
+		if running != nil && running.to.After(at) {
+			running.to = at
+		}
+		running = nil
+	}
+	if _, err := pgx.ForEachRow(rows, []any{&at, &op, &id, &queue, &key, &attempts, &vt, &isNacked}, func() error {
+		if id != lastID {
+			running, attempted, lastID = nil, 0, id
+		}
+		switch {
+		case op == "DELETE":
+			endAt(at)
+		case attempts > attempted:
+			endAt(at)
+			running = &leaseSpan{queue, key, at, vt} // claimed is when the claim began, before it saw which slots were free
+			byGroup[[2]string{queue, key}] = append(byGroup[[2]string{queue, key}], running)
+			byQueue[queue] = append(byQueue[queue], running)
+			n++
+		case attempts < attempted, isNacked:
+			endAt(at)
+		case running != nil && vt.After(running.to): // extended
+			running.to = vt
+		}
+		attempted = attempts
+		return nil
+	}); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, q := range limitedQueues {
+		if most, when := mostAtOnce(byQueue[q.name]); q.total > 0 && most > q.total {
+			l.fault("%d leases of the queue %s at once at %s, the limit is %d", most, q.name, when, q.total)
+		}
+		l.t.Logf("%s: %d claims", q.name, len(byQueue[q.name]))
+	}
+	limits := l.limitsOfChanging()
+	paused := l.pauses()
+	for of, spans := range byGroup {
+		i := slices.IndexFunc(limitedQueues, func(q limitedQueue) bool { return q.name == of[0] })
+		q := limitedQueues[i]
+		if of[1] == "" {
+			continue
+		}
+		if most, when := mostAtOnce(spans); q.concurrency > 0 && most > q.concurrency {
+			l.fault("%d leases of the group %s of %s at once at %s, the limit is %d", most, of[1], q.name, when.Format(time.RFC3339Nano), q.concurrency)
+		}
+		for _, s := range spans {
+			if q.name == "changing" {
+				l.checkChanged(of[1], s, spans, limits)
+			}
+			for _, p := range paused {
+				if q.name == "held" && p.key == of[1] && s.from.After(p.from.Add(20*time.Millisecond)) && s.from.Before(p.to) {
+					l.fault("the group %s was claimed %s before its pause ended", of[1], p.to.Sub(s.from))
+				}
+			}
+		}
+	}
+}
+
+// mostAtOnce returns the highest number of leases that share an instant.
+func mostAtOnce(spans []*leaseSpan) (most int, when time.Time) {
+	type edge struct {
+		at time.Time
+		by int
+	}
+	var edges []edge
+	for _, s := range spans {
+		if s.from.Before(s.to) {
+			edges = append(edges, edge{s.from, 1}, edge{s.to, -1})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.by, b.by)) })
+	live := 0
+	for _, e := range edges {
+		if live += e.by; live > most {
+			most, when = live, e.at
+		}
+	}
+	return most, when
+}
+
+// limitInForce is a limit of the queue that changes: it came into force between from and to.
+type limitInForce struct {
+	from, to time.Time
+	most     int
+}
+
+func (l *groupLoad) limitsOfChanging() []limitInForce {
+	rows, err := l.sql.Query(l.t.Context(), `select at, what, coalesce((value::jsonb ->> 'concurrency')::int4, 1000000) from group_check.change where queue = 'changing' order by at`)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	limits := []limitInForce{{most: 4}}
+	var at time.Time
+	var what string
+	var most int
+	if _, err := pgx.ForEachRow(rows, []any{&at, &what, &most}, func() error {
+		if what == "before" {
+			limits = append(limits, limitInForce{from: at, to: at, most: most})
+		} else {
+			limits[len(limits)-1].to = at
+		}
+		return nil
+	}); err != nil {
+		l.t.Fatal(err)
+	}
+	return limits
+}
+
+// checkChanged checks a claim against the limits that were in force while it may have been made: it was made within a second.
+func (l *groupLoad) checkChanged(key string, s *leaseSpan, spans []*leaseSpan, limits []limitInForce) {
+	most := 0
+	for i, limit := range limits {
+		until := time.Now()
+		if i+1 < len(limits) {
+			until = limits[i+1].to
+		}
+		if !limit.from.After(s.from) && until.After(s.from.Add(-time.Second)) {
+			most = max(most, limit.most)
+		}
+	}
+	live := 0
+	for _, o := range spans {
+		if !o.from.After(s.from) && o.to.After(s.from) {
+			live++
+		}
+	}
+	if live > most {
+		l.fault("%d leases of the group %s of changing at once at %s, the limit was %d", live, key, s.from.Format(time.RFC3339Nano), most)
+	}
+}
+
+// pauses returns when groups were paused.
+func (l *groupLoad) pauses() (paused []leaseSpan) {
+	rows, err := l.sql.Query(l.t.Context(), `select at, key, what from group_check.change where queue = 'held' order by at`)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	since := map[string]time.Time{}
+	var at time.Time
+	var key, what string
+	if _, err := pgx.ForEachRow(rows, []any{&at, &key, &what}, func() error {
+		if from, isPaused := since[key]; what == "resume" && isPaused {
+			paused = append(paused, leaseSpan{key: key, from: from, to: at})
+			delete(since, key)
+		} else if what == "pause" {
+			since[key] = at
+		}
+		return nil
+	}); err != nil {
+		l.t.Fatal(err)
+	}
+	return paused
+}
+
+func TestLimitsOfGroupsHoldAtEveryInstantAndNothingIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	for _, fault := range runGroupLoad(t, 1500) {
+		t.Error(fault)
+	}
+}
+
+// brokenFunction is a statement that makes a function anew with a text in its body replaced.
+func brokenFunction(name, old, replacement string) string {
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	return `do $$
+		declare
+		  _before text = pg_get_functiondef((select p.oid from pg_proc p where p.pronamespace = 'agent_private'::regnamespace and p.proname = '` + name + `'));
+		  _after text = replace(_before, ` + quote(old) + `, ` + quote(replacement) + `);
+		begin
+		  if _before = _after then raise exception 'the text is not there'; end if;
+		  execute _after;
+		end $$`
+}
+
+func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
+	t.Parallel()
+	for name, breakage := range map[string]struct {
+		statements []string
+		want       string
+	}{
+		"the lock and the count in one statement": {
+			[]string{
+				`create or replace function agent_private.lock_groups(_queue text, _keys text[]) returns text[] language plpgsql as $$ begin
+					insert into agent.queue_group (queue, key) select _queue, k from unnest(_keys) k order by k on conflict do nothing;
+					return _keys; end $$`,
+				brokenFunction("admit_events", `where g.queue = _queue and g.key = k.key limit 1) as g`, `where g.queue = _queue and g.key = k.key limit 1 for no key update) as g`),
+				brokenFunction("admit_new_events", `where g.queue = l.queue and g.key = l.key limit 1) as g`, `where g.queue = l.queue and g.key = l.key limit 1 for no key update) as g`),
+			}, "leases of the group|deadlock",
+		},
+		"no wake": {
+			[]string{
+				`
+				create function group_check.no_wake() returns trigger language plpgsql as $$ begin
+				  return case when new.key = '' or new.event_id is not null then new end;
+				end $$`,
+				`create trigger no_wake before insert on agent_private.group_wake for each row execute function group_check.no_wake()`,
+			}, "events are left",
+		},
+		"the total counted before its lock": {
+			[]string{brokenFunction("begin_limited_claim", `for no key update;`, `;`)}, "leases of the queue",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			faults := runGroupLoad(t, 600, breakage.statements...)
+			if !slices.ContainsFunc(faults, regexp.MustCompile(breakage.want).MatchString) {
+				t.Errorf("the broken function has broken %d promises: %.300q; want one about %q", len(faults), faults[:min(3, len(faults))], breakage.want)
+			}
+		})
+	}
+}

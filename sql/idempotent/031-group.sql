@@ -1,0 +1,1133 @@
+-- Groups: events of a queue that share a key, and limits of how many of them are leased at once. docs/decisions/030-groups.md has the reasons.
+--
+-- An event of a group in a queue with limits is admitted, or it waits. Only an admitted one has a vt by which it can be claimed, and no more are admitted than may
+-- be leased: so claims count nothing, lock nothing, and never pass over events that wait. The slot of a group is an admitted event, not a counter: it cannot
+-- leak, and an event whose lease is lost still has its slot, and can be claimed again at that instant.
+--
+-- Three rules:
+--
+-- 1. Who admits holds the lock of the group's row until the end of the transaction, and counts in a later statement than the one that took the lock. A statement
+--    sees what was committed before it began: one that waits for a lock and counts does not see what the former holder of the lock has admitted.
+-- 2. Who frees a slot, or has an event wait, either holds the lock until the end of the transaction, or leaves a row in agent_private.group_wake. That becomes
+--    visible with the change, and claims look at the groups that they find there. To look without the lock, and leave nothing when nothing seems to wait, is
+--    not enough: an event can be added between the look and the commit.
+-- 3. Nobody waits for the lock of a group, but who changes what is set for the group. It is taken with "skip locked"; who does not get it leaves a wake. So inserts,
+--    acks and claims neither deadlock nor wait for a long transaction.
+--
+-- The lateral subqueries keep the planner from searching by the queue alone, as it does while a table seems empty.
+
+-- The vt of an event that waits for its turn. What an event has as its vt is the earliest time at which it can be claimed, and for these nobody knows it. Inlined,
+-- like agent.receipt.
+create or replace function agent_private.no_turn()
+returns timestamptz
+language sql immutable parallel safe
+return timestamptz '9999-12-31 00:00:00+00';
+
+-- The event of a group as its row is when it comes into its queue, for the trigger check_event: claimable in a queue where groups need no turn, else waiting, with
+-- a wake. One with flow 3 waits and leaves none: its group is locked. Raises QD003 for a key that no group has.
+create or replace function agent_private.enter_group(_event agent.event)
+returns agent.event
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _is_delayed boolean;
+begin
+  if not octet_length(_event.group_key) between 1 and 255 then
+    perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
+  elsif _event.flow = 1 and _event.turn_vt is null then
+    return _event;
+  elsif _event.turn_vt is not null then -- it waited in another queue, or another group
+    _event.vt = case when _event.vt < agent_private.no_turn() then _event.vt else greatest(_event.turn_vt, _now) end;
+  end if;
+  _event.admitted_at = null;
+  if _event.flow = 3 then
+    _event.turn_vt = _event.vt;
+    _event.vt = agent_private.no_turn();
+    return _event;
+  end if;
+  _event.flow = 1;
+  _event.flow_version = null;
+  _event.turn_vt = null;
+  if _event.vt > _now and _event.attempts > 0 and _event.nacked_at is null
+    or not exists (select from agent.queue q where q.name = _event.queue and q.flow_version is not null)
+  then
+    return _event;
+  end if;
+  if _event.attempts > 0 and _event.nacked_at is null then -- its lease has ended
+    _event.past_attempts = agent_private.append_attempt(_event.past_attempts, _event.attempts, _event.worker, _event.vt, 'lease_ended');
+    _event.nacked_at = _event.vt;
+  end if;
+  _is_delayed = _event.vt > _now;
+  _event.flow = case when _is_delayed then 4 else 3 end;
+  _event.turn_vt = _event.vt;
+  _event.vt = agent_private.no_turn();
+  insert into agent_private.group_wake (queue, key, at, event_id)
+  values (_event.queue, _event.group_key, greatest(_event.turn_vt, _now), case when _is_delayed then _event.id end);
+  return _event;
+end
+$func$;
+
+-- The event as its row is when it leaves a group, for the trigger check_event. What waits there is looked at.
+create or replace function agent_private.leave_group(_old agent.event, _new agent.event)
+returns agent.event
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if exists (select from agent.queue q where q.name = _old.queue and q.flow_version is not null) then
+    insert into agent_private.group_wake (queue, key) values (_old.queue, _old.group_key);
+  end if;
+  if _new.group_key is null then
+    if _new.turn_vt is not null then
+      _new.vt = case when _new.vt < agent_private.no_turn() then _new.vt else greatest(_new.turn_vt, clock_timestamp()) end;
+    end if;
+    _new.flow = null;
+    _new.flow_version = null;
+    _new.turn_vt = null;
+    _new.admitted_at = null;
+  end if;
+  return _new;
+end
+$func$;
+
+-- Locks those of some groups of a queue that nobody else has locked, and returns their keys. Makes those that are missing; a second transaction that would make one
+-- at the same time, and so would wait, leaves it to the first. Beyond read committed, later statements see no more than the first did: then nothing is
+-- locked, and all is left to wakes.
+create or replace function agent_private.lock_groups(_queue text, _keys text[])
+returns text[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _locked text[];
+  _missing text[];
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    return '{}';
+  end if;
+  _locked = array
+  ( select l.key
+    from unnest(_keys) as k (key)
+    cross join lateral (select g.key from agent.queue_group g where g.queue = _queue and g.key = k.key for no key update skip locked) as l
+  );
+  if cardinality(_locked) = cardinality(_keys) then
+    return _locked;
+  end if;
+  _missing = array
+  ( select k.key
+    from unnest(_keys) as k (key)
+    where k.key <> all (_locked)
+    and (select true from agent.queue_group g where g.queue = _queue and g.key = k.key) is null
+    and pg_try_advisory_xact_lock(31321898691467264 + (hashtextextended(_queue || '/' || k.key, 0) & 1023))
+    order by k.key
+  );
+  if _missing <> '{}' then
+    with made as
+    ( insert into agent.queue_group (queue, key) select _queue, k.key from unnest(_missing) as k (key) on conflict do nothing returning key
+    )
+    select _locked || array_agg(m.key) into _locked from made m;
+  end if;
+  return _locked;
+end
+$func$;
+
+-- Admits what may be admitted in these groups, which the caller has locked in an earlier statement. Returns how many events it has admitted, and the earliest vt of
+-- these.
+create or replace function agent_private.admit_events(_queue text, _locked text[], out admitted int8, out vt timestamptz)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _chosen int8;
+begin
+  with room as materialized
+  ( select k.key, q.flow_version
+    , case
+        when m.most is null then 1000
+        else m.most - (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow <= 2 limit m.most) as e)
+      end as free
+    from unnest(_locked) as k (key)
+    cross join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g
+    left join agent.queue q on q.name = _queue
+    cross join lateral (values (coalesce(g.concurrency, q.flow_concurrency))) as m (most)
+    where not g.paused and (g.held_until is null or g.held_until <= _now)
+  )
+  , chosen as materialized
+  ( select w.id, r.flow_version
+    from room r
+    cross join lateral
+    ( select w.id
+      from agent.event w
+      where w.queue = _queue and w.group_key = r.key and w.flow = 3
+      order by w.priority, w.id
+      limit r.free
+    ) as w
+    where r.free > 0
+  )
+  , taken as
+  ( update agent.event e
+    set flow = 1, flow_version = l.flow_version, vt = e.turn_vt, turn_vt = null, admitted_at = _now
+    from
+    ( select e.ctid, c.flow_version from chosen c join agent.event e on e.id = c.id and e.flow = 3 for update of e skip locked
+    ) as l (place, flow_version)
+    where e.ctid = l.place
+    returning e.vt
+  )
+  select (select count(*) from chosen), count(*), min(t.vt) into _chosen, admitted, vt from taken t;
+  if admitted < _chosen or _chosen >= 1000 then -- somebody has one of them locked, or there are more
+    insert into agent_private.group_wake (queue, key, at)
+    select _queue, k.key, clock_timestamp() + case when admitted < _chosen then interval '5 ms' else interval '0' end from unnest(_locked) as k (key);
+  end if;
+end
+$func$;
+
+-- Looks at groups of a queue in which slots became free, or events began to wait. is_ready says whether there may be something to claim now, vt is the
+-- earliest vt of what was admitted.
+create or replace function agent_private.look_at_groups(_queue text, _keys text[], out is_ready boolean, out vt timestamptz)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _locked text[] = agent_private.lock_groups(_queue, _keys);
+  _waiting text[] = array
+  ( select k.key from unnest(_locked) as k (key)
+    where (select true from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow = 3 limit 1)
+  );
+begin
+  is_ready = false;
+  if _waiting <> '{}' then
+    select a.admitted > 0, a.vt into strict is_ready, vt from agent_private.admit_events(_queue, _waiting) a;
+  end if;
+  if cardinality(_locked) < cardinality(_keys) then
+    insert into agent_private.group_wake (queue, key) select _queue, k.key from unnest(_keys) as k (key) where k.key <> all (_locked);
+    is_ready = true;
+  end if;
+end
+$func$;
+
+-- Locks these events, in the order of their ids, if any of them has a slot, or may have: of a group, or of a queue. Returns the queues of those and, where they are of groups, the keys.
+create or replace function agent_private.lock_slots(_ids int8[], out queues text[], out keys text[])
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+begin
+  if not exists (select from agent.event e where e.id = any (_ids) and (e.group_key is not null or e.in_total)) then
+    return;
+  end if;
+  select array_agg(l.queue), array_agg(l.group_key) into queues, keys
+  from
+  ( select e.queue, e.group_key, e.in_total
+    from agent.event e
+    where e.id = any (_ids)
+    order by e.id -- all, as whoever ends or changes leases locks them
+    for update
+  ) as l
+  where l.group_key is not null or l.in_total;
+end
+$func$;
+
+-- To be called when slots became free in these queues and, where the key beside is not null, groups. Returns the queues in which there may be something to claim
+-- now, and the earliest vt of what was admitted there.
+create or replace function agent_private.free_slots(_queues text[], _keys text[])
+returns table (queue text, vt timestamptz)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _of text[];
+  _has_total boolean;
+  _is_ready boolean;
+begin
+  for queue, _of, _has_total in
+    select q.name, case when q.flow_version is not null then array_agg(distinct f.key) filter (where f.key is not null) end, q.flow_total is not null
+    from unnest(_queues, _keys) as f (queue, key)
+    join agent.queue q on q.name = f.queue and (q.flow_version is not null or q.flow_total is not null)
+    group by q.name
+    order by q.name
+  loop
+    _is_ready = false;
+    vt = null;
+    if _of is not null then
+      select l.is_ready, l.vt into strict _is_ready, vt from agent_private.look_at_groups(queue, _of) l;
+    end if;
+    if _is_ready or _has_total then
+      return next;
+    end if;
+  end loop;
+end
+$func$;
+
+-- free_slots for those whose caller waits for no answer: it wakes the claims that wait.
+create or replace function agent_private.free_slots_and_notify(_queues text[], _keys text[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _ready text[] = array(select f.queue from agent_private.free_slots(_queues, _keys) f);
+begin
+  if _ready <> '{}' then
+    perform agent.notify_queues(_ready);
+  end if;
+end
+$func$;
+
+-- Those of some leased events, which the caller has locked, that may be extended, with their places: a lease that has ended counts no more against the limit of its
+-- queue, and another one may have its slot.
+create or replace function agent_private.keep_slots(_ids int8[], _places int8[], out ids int8[], out places int8[])
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  perform from agent.queue q
+  where q.name in (select e.queue from agent.event e where e.id = any (_ids) and e.in_total)
+  order by q.name
+  for no key update; -- as claims lock it
+  select coalesce(array_agg(k.id order by k.id), '{}'), coalesce(array_agg(k.place order by k.id), '{}') into strict ids, places
+  from unnest(_ids, _places) as k (id, place)
+  join agent.event e on e.id = any (_ids) and e.id = k.id
+  where e.in_total is not true or e.vt > clock_timestamp();
+end
+$func$;
+
+-- Has an event that was claimed, and is given back, wait for its turn again: from its vt on. Its slot is free at once.
+create or replace function agent_private.return_slot(_id int8)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _queue text;
+  _key text;
+begin
+  update agent.event e
+  set flow = case when e.vt <= _now then 3 else 4 end, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
+  from agent.queue q
+  where e.id = _id and e.flow <= 2 and q.name = e.queue and q.flow_version is not null
+  returning e.queue, e.group_key into _queue, _key;
+  if found then
+    insert into agent_private.group_wake (queue, key, at, event_id)
+    select e.queue, e.group_key, e.turn_vt, e.id from agent.event e where e.id = _id and e.flow = 4;
+    perform agent_private.look_at_groups(_queue, array[_key]);
+  end if;
+end
+$func$;
+
+-- Has the leases of a queue count against its limit that there are when it is set.
+create or replace function agent_private.count_leases(_queue text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+begin
+  update agent.event e
+  set in_total = true
+  where e.ctid = any (array
+  ( select o.ctid
+    from agent_private.list_lanes(_queue) l
+    cross join lateral
+    ( select o.ctid
+      from agent.event o
+      where o.queue = _queue and o.priority = l.priority and o.vt > clock_timestamp() and o.vt < agent_private.no_turn()
+      and o.attempts > 0 and o.nacked_at is null and o.in_total is null
+      for update skip locked
+    ) as o
+  ));
+end
+$func$;
+
+-- Has an event that is not due yet and waits for its turn then be due now. Returns since when it is due.
+create or replace function agent_private.make_due(_event agent.event)
+returns timestamptz
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _event.flow = 4 then
+    update agent.event e
+    set turn_vt = clock_timestamp(), due_at = case when e.due_at > clock_timestamp() then clock_timestamp() else e.due_at end
+    where e.id = _event.id and e.flow = 4
+    returning e.turn_vt into _event.turn_vt;
+    insert into agent_private.group_wake (queue, key, event_id) values (_event.queue, _event.group_key, _event.id);
+  end if;
+  return _event.turn_vt;
+end
+$func$;
+
+-- make_due for up to _limit events of a queue, as agent_service.run_events has it. Returns how many were made due.
+create or replace function agent_private.make_all_due(_queue text, _limit int4, _types text[], _nacked_only boolean, _began timestamptz)
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _due int8;
+begin
+  with chosen as materialized
+  ( select l.event
+    from agent_private.group_wake w
+    cross join lateral
+    ( select e as event
+      from agent.event e
+      where e.id = w.event_id and e.queue = _queue and e.flow = 4 and e.turn_vt > _now
+      and (e.nacked_at is not null or not _nacked_only)
+      and coalesce(e.nacked_at, e.enqueued_at) <= _began
+      and (coalesce(cardinality(_types), 0) = 0 or e.type = any (_types))
+      for update skip locked
+    ) as l
+    where w.queue = _queue and w.at > _now and w.event_id > 0
+    order by w.at
+    limit _limit
+  )
+  select count(agent_private.make_due(c.event)) into _due from chosen c;
+  return _due;
+end
+$func$;
+
+-- After the clock was set back: has what became due, or would have, by _highest be due _now.
+create or replace function agent_private.make_woken_due(_now timestamptz, _highest timestamptz)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  with due as
+  ( update agent_private.group_wake w set at = _now where w.at > _now and w.at <= _highest returning w.event_id
+  )
+  update agent.event e set turn_vt = _now from due d where e.id = d.event_id and e.flow = 4 and e.turn_vt > _now;
+end
+$func$;
+
+-- Has all groups of a queue be looked at, as its limits have changed.
+create or replace function agent_private.wake_all_groups(_queue text)
+returns void
+language sql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+  insert into agent_private.group_wake (queue, key, after_key) values (_queue, '', '')
+$func$;
+
+-- Goes on with what wake_all_groups has begun: with the next _limit groups.
+create or replace function agent_private.wake_next_groups(_queue text, _limit int4)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _after text;
+  _keys text[] = '{}';
+begin
+  perform from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.at <= _now limit 1 for update skip locked;
+  if not found then
+    return;
+  end if;
+  with gone as
+  ( delete from agent_private.group_wake w
+    where w.ctid = any (array
+    ( select o.ctid from agent_private.group_wake o where o.queue = _queue and o.key = '' and o.at <= _now for update skip locked
+    ))
+    returning w.after_key
+  )
+  select min(g.after_key) into strict _after from gone g;
+  while cardinality(_keys) < _limit loop
+    select e.group_key into _after from agent.event e where e.queue = _queue and e.group_key > _after order by e.group_key limit 1;
+    exit when not found;
+    _keys = _keys || _after;
+  end loop;
+  insert into agent_private.group_wake (queue, key, event_id) select _queue, k.key, 0 from unnest(_keys) as k (key);
+  if cardinality(_keys) = _limit then
+    insert into agent_private.group_wake (queue, key, after_key) values (_queue, '', _after);
+  end if;
+end
+$func$;
+
+-- Looks at up to _limit groups of a queue that have due wakes, those that have waited longest first, and returns how many it could look at. The wakes of groups that somebody else has locked
+-- are put off.
+create or replace function agent_private.look_at_woken(_queue text, _limit int4)
+returns int4
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _version int8;
+  _keys text[];
+  _locked text[];
+  _ids int8[];
+begin
+  if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.at <= _now) then
+    perform agent_private.wake_next_groups(_queue, _limit);
+    _now = clock_timestamp();
+  end if;
+  _keys = array
+  ( select k.key
+    from (select w.key, w.at from agent_private.group_wake w where w.queue = _queue and w.at <= _now and w.key <> '' order by w.at limit _limit) as k
+    group by k.key
+    order by min(k.at)
+  );
+  if _keys = '{}' then
+    return 0;
+  end if;
+  _locked = agent_private.lock_groups(_queue, _keys);
+
+  if cardinality(_locked) < cardinality(_keys) then -- one wake of each kind is enough
+    with gone as
+    ( delete from agent_private.group_wake w
+      where w.ctid = any (array
+      ( select l.place
+        from unnest(_keys) as k (key)
+        cross join lateral
+        ( select w.ctid
+          from agent_private.group_wake w
+          where w.queue = _queue and w.key = k.key and w.at <= _now
+          order by w.queue, w.key
+          limit 1000000 -- not merged into the join, which might search all wakes for each key
+          for update skip locked
+        ) as l (place)
+        where k.key <> all (_locked)
+      ))
+      returning w.key, w.event_id
+    )
+    insert into agent_private.group_wake (queue, key, at, event_id) select distinct _queue, g.key, _now + interval '1 ms', g.event_id from gone g;
+  end if;
+  if _locked = '{}' then
+    return 0;
+  end if;
+
+  with gone as
+  ( delete from agent_private.group_wake w
+    where w.ctid = any (array
+    ( select l.place
+      from unnest(_locked) as k (key)
+      cross join lateral
+      ( select w.ctid
+        from agent_private.group_wake w
+        where w.queue = _queue and w.key = k.key and w.at <= _now
+        order by w.queue, w.key
+        limit 1000000
+        for update skip locked
+      ) as l (place)
+    ))
+    returning w.event_id
+  )
+  select array_agg(distinct g.event_id) into _ids from gone g where g.event_id is not null;
+  if _ids is not null then
+    update agent.event e -- those that are due
+    set flow = 3
+    where e.ctid = any (array
+    ( select o.ctid from agent.event o where o.id = any (_ids) and o.queue = _queue and o.flow = 4 and o.turn_vt <= _now for update skip locked
+    ));
+    insert into agent_private.group_wake (queue, key, at, event_id) -- locked, or put off
+    select e.queue, e.group_key, greatest(e.turn_vt, _now + interval '20 ms'), e.id from agent.event e where e.id = any (_ids) and e.queue = _queue and e.flow = 4;
+    if 0 = any (_ids) then
+      perform agent_private.withdraw_turns(_queue, _locked);
+    end if;
+  end if;
+  perform agent_private.admit_events(_queue, _locked);
+  return cardinality(_locked);
+end
+$func$;
+
+-- Has those admitted events of groups, which the caller has locked, wait again that other limits than those in force have admitted, or none, and that are not leased. A lease that has
+-- ended is lost then.
+create or replace function agent_private.withdraw_turns(_queue text, _locked text[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
+  _max_withdrawn int4 = 10000;
+  _withdrawn int8;
+begin
+  if _version is null then
+    return;
+  end if;
+  with withdrawn as
+  ( update agent.event e
+    set flow = case when e.vt <= _now then 3 else 4 end, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
+      , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
+          else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+      , nacked_at = case when e.attempts > 0 then coalesce(e.nacked_at, e.vt) end
+    where e.ctid = any (array
+    ( select o.place
+      from unnest(_locked) as k (key)
+      cross join lateral
+      ( select e.ctid
+        from agent.event e
+        where e.queue = _queue and e.group_key = k.key and e.flow <= 2 and e.flow_version is distinct from _version
+        and (e.vt <= _now or e.attempts = 0 or e.nacked_at is not null)
+        limit _max_withdrawn
+        for update skip locked
+      ) as o (place)
+      limit _max_withdrawn
+    ))
+    returning e.group_key, e.flow, e.turn_vt, e.id
+  )
+  , woken as
+  ( insert into agent_private.group_wake (queue, key, at, event_id) select _queue, w.group_key, w.turn_vt, w.id from withdrawn w where w.flow = 4
+  )
+  select count(*) into _withdrawn from withdrawn w;
+  if _withdrawn = _max_withdrawn then -- there may be more
+    insert into agent_private.group_wake (queue, key, event_id) select _queue, k.key, 0 from unnest(_locked) as k (key);
+  end if;
+end
+$func$;
+
+-- To be called before a claim from a queue with limits: looks at the groups that have due wakes, and returns how many of _limit events may be claimed by the limit of the queue, _total
+-- (null: none). With that, claims of the queue come one after the other.
+create or replace function agent_private.begin_limited_claim(_queue text, _is_grouped boolean, _total int4, _limit int4)
+returns int4
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _now timestamptz;
+  _leased int8;
+begin
+  if _total is not null then
+    perform from agent.queue q where q.name = _queue for no key update;
+    _total = (select q.flow_total from agent.queue q where q.name = _queue); -- in a later statement, as is the count
+    _now = clock_timestamp();
+    select count(*) into _leased
+    from (select from agent.event e where e.in_total and e.queue = _queue and e.vt > _now and e.attempts > 0 and e.nacked_at is null limit _total) as e;
+    _limit = least(_limit, greatest(_total - _leased, 0));
+    if _limit = 0 then
+      return 0;
+    end if;
+  end if;
+  if _is_grouped and exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp()) then
+    perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
+  end if;
+  return _limit;
+end
+$func$;
+
+-- To be called after a claim from a queue with limits has come up short. Looks at more groups that have due wakes, and at those with events that can be claimed by their vt, and that other limits
+-- than those in force have admitted, or none: such as rows that were written by hand. Returns whether there may be something to claim then. _lanes and _watermarks are those of the claim.
+create or replace function agent_private.look_for_more(_queue text, _limit int4, _lanes int4[], _watermarks timestamptz[])
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
+  _keys text[];
+begin
+  if _lanes is null then
+    _lanes = array(select l.priority from agent_private.list_lanes(_queue) l);
+  end if;
+  _keys = array
+  ( select e.group_key
+    from unnest(_lanes, _watermarks) as l (priority, watermark)
+    cross join lateral
+    ( select e.group_key
+      from agent.event e
+      where e.queue = _queue and e.priority = l.priority and e.vt >= coalesce(l.watermark, '-infinity') and e.vt <= _now
+      and e.group_key is not null and e.flow <= 2 and e.flow_version is distinct from _version
+      order by e.vt, e.id
+      limit 100
+    ) as e
+  );
+  if _keys <> '{}' then
+    insert into agent_private.group_wake (queue, key, event_id) select distinct _queue, k.key, 0 from unnest(_keys) as k (key);
+  elsif not exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= _now) then
+    return false;
+  end if;
+  return agent_private.look_at_woken(_queue, greatest(_limit, 100)) > 0;
+end
+$func$;
+
+-- When the next wake of a queue is due; null: none will be.
+create or replace function agent_private.next_wake(_queue text)
+returns timestamptz
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+begin
+  return (select w.at from agent_private.group_wake w where w.queue = _queue order by w.at limit 1);
+end
+$func$;
+
+-- insert_and_claim_events for batches in which some events have a group, and none has a key. An event of a group that needs a turn is admitted at once if the group has a free slot
+-- and nothing waits: only then it is claimed as it is inserted.
+create or replace function agent_private.insert_grouped_events
+( _events jsonb[]
+, _queues text[]
+, _delays interval[]
+, _vts timestamptz[]
+, _leases interval[]
+, _workers text[]
+, _options jsonb[]
+, _hashes bytea[]
+)
+returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _keys text[];
+  _is_limited boolean[]; -- needs a turn
+  _flows int2[];
+  _versions int8[];
+begin
+  select array_agg(n.option ->> 'group' order by n.ord), array_agg(n.option ? 'group' and q.name is not null order by n.ord)
+  into _keys, _is_limited
+  from unnest(_events, _queues, _options) with ordinality as n (event, queue, option, ord)
+  left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_version is not null;
+  if true = any (_is_limited) then
+    select a.flows, a.versions into strict _flows, _versions
+    from agent_private.admit_new_events(_queues, _keys, _is_limited, _delays, _vts, _options) a;
+    _now = clock_timestamp();
+  end if;
+
+  return query
+  insert into agent.event overriding user value -- the ids are the sequence's
+  select e.*
+  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes, _keys, _is_limited, _flows, _versions) with ordinality
+    as n (event, queue, delay, vt, lease, worker, option, hash, key, is_limited, flow, version, ord)
+  cross join lateral agent_private.new_event
+  ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, case when n.flow = 1 or not n.is_limited then n.lease end, n.worker
+  , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
+  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
+  , _group => n.key, _flow => case when n.is_limited then n.flow when n.key is not null then 1::int2 end, _flow_version => n.version
+  ) as e
+  order by n.ord
+  returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
+end
+$func$;
+
+-- What events that need a turn are as they are inserted, in their order: flow is 1 for those that are admitted, with the version of the limits; 3 for those that wait in a group which
+-- is locked from now on; null for those that leave a wake, see enter_group.
+create or replace function agent_private.admit_new_events
+( _queues text[]
+, _keys text[]
+, _is_limited boolean[]
+, _delays interval[]
+, _vts timestamptz[]
+, _options jsonb[]
+, out flows int2[]
+, out versions int8[]
+)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _queue text;
+  _of text[];
+  _locked_queues text[] = '{}';
+  _locked_keys text[] = '{}';
+  _locked text[];
+begin
+  for _queue, _of in
+    select coalesce(n.queue, 'default'), array_agg(distinct n.key)
+    from unnest(_queues, _keys, _is_limited) as n (queue, key, is_limited)
+    where n.is_limited
+    group by 1
+    order by 1
+  loop
+    _locked = agent_private.lock_groups(_queue, _of);
+    _locked_queues = _locked_queues || array_fill(_queue, array[cardinality(_locked)]);
+    _locked_keys = _locked_keys || _locked;
+  end loop;
+
+  -- Of a group that has events waiting, none goes before these.
+  with room as materialized
+  ( select l.queue, l.key, q.flow_version
+    , case
+        when g.paused or g.held_until > _now then 0
+        when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow = 3 limit 1) then 0
+        when m.most is null then 1000000
+        else m.most - (select count(*) from (select from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow <= 2 limit m.most) as e)
+      end as free
+    from unnest(_locked_queues, _locked_keys) as l (queue, key)
+    cross join lateral (select g.* from agent.queue_group g where g.queue = l.queue and g.key = l.key limit 1) as g
+    left join agent.queue q on q.name = l.queue
+    cross join lateral (values (coalesce(g.concurrency, q.flow_concurrency))) as m (most)
+  )
+  , new as
+  ( select n.ord, coalesce(n.queue, 'default') as queue, n.key, n.is_limited, coalesce(n.delay > interval '0' or n.vt > _now, false) as is_delayed
+    , row_number() over
+      ( partition by n.queue, n.key, n.is_limited, coalesce(n.delay > interval '0' or n.vt > _now, false)
+        order by coalesce((n.option ->> 'priority')::int4, 0), n.ord
+      ) as nth
+    from unnest(_queues, _keys, _is_limited, _delays, _vts, _options) with ordinality as n (queue, key, is_limited, delay, vt, option, ord)
+  )
+  select array_agg(case when n.is_delayed or not n.is_limited or r.key is null then null when n.nth <= r.free then 1 else 3 end::int2 order by n.ord)
+  , array_agg(case when not n.is_delayed and n.is_limited and n.nth <= r.free then r.flow_version end order by n.ord)
+  into flows, versions
+  from new n
+  left join room r on r.queue = n.queue and r.key = n.key;
+end
+$func$;
+
+-- Sets what holds for one group of a queue alone, from an object with any of concurrency, paused and held_until; what is left out holds as the policy of the queue says. Nothing of a group
+-- that is paused, or held until a time, is handed out; leases go on. It holds from the commit on. Waits for whoever has the group or its events locked: call it in
+-- a transaction of its own. Raises QD003.
+create or replace function agent.put_group(_queue text, _group text, _settings jsonb)
+returns agent.queue_group
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _row agent.queue_group;
+  _unknown text;
+begin
+  perform agent_private.check_group_name(_queue, _group);
+  if jsonb_typeof(_settings) is distinct from 'object' then
+    perform agent_private.raise_invalid('settings', 'must be a JSON object');
+  end if;
+  for _unknown in select s from jsonb_object_keys(_settings) s where s not in ('concurrency', 'paused', 'held_until') loop
+    perform agent_private.raise_invalid(_unknown, 'is not set for a group');
+  end loop;
+  _row.concurrency = agent_private.check_limit('concurrency', _settings -> 'concurrency');
+  _row.paused = coalesce((_settings ->> 'paused')::boolean, false);
+  _row.held_until = (_settings ->> 'held_until')::timestamptz;
+  if not isfinite(_row.held_until) then
+    perform agent_private.raise_invalid('held_until', 'must be finite');
+  end if;
+  if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null) then -- from now on events of its groups need a turn
+    insert into agent.queue as q (name, flow_version) values (_queue, agent_private.next_version(0))
+    on conflict (name) do update set flow_version = excluded.flow_version where q.flow_version is null;
+  end if;
+  _row = agent_private.change_group(_queue, _group, _row.concurrency, _row.paused, _row.held_until);
+  perform agent_private.record_audit('group.put', _queue || '/' || _group, _settings);
+  return _row;
+end
+$func$;
+
+-- Ends what was set for a group of a queue alone. Waits as put_group does.
+create or replace function agent.delete_group(_queue text, _group text)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.check_group_name(_queue, _group);
+  perform from agent.queue_group g where g.queue = _queue and g.key = _group;
+  if not found then
+    return;
+  end if;
+  perform agent_private.change_group(_queue, _group, null, false, null);
+  perform agent_private.record_audit('group.delete', _queue || '/' || _group);
+end
+$func$;
+
+-- Raises QD003 for a queue that has no groups, and for a key that no group has.
+create or replace function agent_private.check_group_name(_queue text, _group text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
+  if not coalesce(octet_length(_group) between 1 and 255, false) then
+    perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
+  end if;
+end
+$func$;
+
+-- A limit of leases, from JSON; null for null. Raises QD003.
+create or replace function agent_private.check_limit(_argument text, _limit jsonb)
+returns int4
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _limit is null or _limit = 'null' then
+    return null;
+  elsif jsonb_typeof(_limit) <> 'number' or _limit::numeric <> trunc(_limit::numeric) or not _limit::numeric between 1 and 10000 then
+    perform agent_private.raise_invalid(_argument, 'must be a whole number from 1 to 10000');
+  end if;
+  return _limit::int4;
+end
+$func$;
+
+-- Locks a group, waiting for it, and changes what is set for it. Those of its events that are admitted and not leased wait again, so that the change holds at once; those that are leased will
+-- when their leases are lost or given back.
+create or replace function agent_private.change_group(_queue text, _group text, _concurrency int4, _paused boolean, _held_until timestamptz)
+returns agent.queue_group
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _row agent.queue_group;
+  _ends timestamptz[];
+begin
+  perform pg_advisory_xact_lock(31321898691467264 + (hashtextextended(_queue || '/' || _group, 0) & 1023)); -- see lock_groups
+  insert into agent.queue_group as g (queue, key, concurrency, paused, held_until, updated_at)
+  values (_queue, _group, _concurrency, _paused, _held_until, clock_timestamp())
+  on conflict (queue, key) do update
+  set concurrency = excluded.concurrency, paused = excluded.paused, held_until = excluded.held_until, updated_at = excluded.updated_at
+  returning g.* into strict _row;
+  -- Two statements: one that has waited for a row does not find its new version by its place.
+  perform from agent.event e where e.queue = _queue and e.group_key = _group and e.flow <= 2 order by e.id for update;
+  update agent.event e set flow_version = null where e.queue = _queue and e.group_key = _group and e.flow <= 2;
+  perform agent_private.withdraw_turns(_queue, array[_group]);
+  _ends = array
+  ( select e.vt from agent.event e
+    where e.queue = _queue and e.group_key = _group and e.flow <= 2 and e.vt > clock_timestamp()
+    order by e.vt
+    limit 1000
+  );
+  insert into agent_private.group_wake (queue, key, at, event_id)
+  select _queue, _group, w.at, 0
+  from (select clock_timestamp() union all select _held_until where _held_until > clock_timestamp() union all select unnest(_ends)) as w (at);
+  perform agent.notify_queues(array[_queue]);
+  return _row;
+end
+$func$;
+
+-- Removes up to _limit groups that have nothing, after the one named by _after_queue and _after_key, and returns where to go on: no row at the end. Where a queue has no groups and no limits of
+-- them any more, events of its groups need no turn from then on. Who has an event wait meanwhile leaves a wake, and the next call sees to that. For the service.
+create or replace function agent_service.prune_groups(_after_queue text, _after_key text, _limit int4 default 1000)
+returns table (queue text, key text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _queues text[];
+  _keys text[];
+  _n int4;
+  _queue text = '';
+begin
+  while _after_queue = '' loop -- in queues from which nobody claims, nobody else looks at what is due
+    select w.queue into _queue from agent_private.group_wake w where w.queue > _queue order by w.queue limit 1;
+    exit when not found;
+    perform agent_private.look_at_woken(_queue, _limit);
+  end loop;
+  select array_agg(l.queue order by l.queue, l.key), array_agg(l.key order by l.queue, l.key), count(*) into _queues, _keys, _n
+  from
+  ( select g.queue, g.key
+    from agent.queue_group g
+    where (g.queue, g.key) > (_after_queue, _after_key)
+    order by g.queue, g.key
+    limit _limit
+    for update skip locked
+  ) as l;
+  delete from agent.queue_group g
+  using unnest(_queues, _keys) as l (queue, key)
+  where g.queue = l.queue and g.key = l.key
+  and g.concurrency is null and not g.paused and coalesce(g.held_until <= clock_timestamp(), true)
+  and (select true from agent.event e where e.queue = g.queue and e.group_key = g.key limit 1) is null
+  and (select true from agent_private.group_wake w where w.queue = g.queue and w.key = g.key limit 1) is null;
+  insert into agent_private.group_wake (queue, key) -- a row that was deleted by hand has left none
+  select l.queue, l.key
+  from unnest(_queues, _keys) as l (queue, key)
+  where (select true from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow = 3 limit 1)
+  and (select true from agent_private.group_wake w where w.queue = l.queue and w.key = l.key and w.at <= clock_timestamp() limit 1) is null;
+
+  if _n = _limit then
+    return query select _queues[_n], _keys[_n];
+    return;
+  end if;
+  update agent.queue q
+  set flow_version = null
+  where q.flow_version is not null and q.flow_concurrency is null
+  and (select true from agent.queue_group g where g.queue = q.name limit 1) is null
+  and (select true from agent_private.group_wake w where w.queue = q.name limit 1) is null
+  and (select true from agent.event e where e.queue = q.name and e.group_key is not null and e.flow > 2 limit 1) is null;
+  -- Wakes that nobody finds there.
+  insert into agent.queue as q (name, flow_version)
+  select distinct w.queue, agent_private.next_version(0)
+  from agent_private.group_wake w
+  where not exists (select from agent.queue o where o.name = w.queue and o.flow_version is not null)
+  on conflict (name) do update set flow_version = coalesce(q.flow_version, excluded.flow_version);
+end
+$func$;
+
+-- Up to _limit groups of a queue after _after by key, or the one _group: those that have events, and those that something is set for. Of their events, up to 10,000 of each kind are counted: waiting for their
+-- turn, admitted and not leased, leased, and scheduled. oldest is since when the first in the line is due, next_at when the next scheduled one will be. blocked_by says why the
+-- first one that waits does: paused, hold, concurrency or total; null: nothing waits, or it has its turn with the next claim. With _blocked only groups are listed that
+-- something blocks: to find these takes as long as there are groups after _after.
+create or replace function agent.list_groups(_queue text, _limit int4 default 100, _after text default null, _group text default null, _blocked boolean default false)
+returns table
+( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
+, oldest timestamptz, next_at timestamptz, blocked_by text
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _max_counted int4 = 10000;
+  _policy agent.queue;
+  _total int8;
+  _n int4 = 0;
+begin
+  perform agent_private.check_queue_name(_queue);
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  select q.* into _policy from agent.queue q where q.name = _queue;
+  select count(*) into _total
+  from (select from agent.event e where e.in_total and e.queue = _queue and e.vt > _now and e.attempts > 0 and e.nacked_at is null limit coalesce(_policy.flow_total, 0)) as e;
+  key = coalesce(_after, '');
+  while _n < _limit loop
+    key = case
+      when _group is null then least
+      ( (select e.group_key from agent.event e where e.queue = _queue and e.group_key > list_groups.key order by e.group_key limit 1)
+      , ( select g.key from agent.queue_group g
+          where g.queue = _queue and g.key > list_groups.key and (g.concurrency is not null or g.paused or g.held_until > _now)
+          order by g.key
+          limit 1
+        )
+      )
+      when key < _group then _group
+    end;
+    exit when key is null;
+    concurrency = null;
+    paused = null;
+    held_until = null;
+    select g.concurrency, g.paused, case when g.held_until > _now then g.held_until end into concurrency, paused, held_until
+    from agent.queue_group g
+    where g.queue = _queue and g.key = list_groups.key;
+    paused = coalesce(paused, false);
+    select count(*), min(e.turn_vt) into waiting, oldest
+    from
+    ( select e.turn_vt from agent.event e
+      where e.queue = _queue and e.group_key = list_groups.key and e.flow = 3
+      order by e.priority, e.id
+      limit _max_counted
+    ) as e;
+    select count(*) filter (where e.vt <= _now)
+    , count(*) filter (where e.vt > _now and e.attempts > 0 and e.nacked_at is null)
+    , count(*) filter (where e.vt > _now and not (e.attempts > 0 and e.nacked_at is null))
+    , least(oldest, min(e.vt) filter (where e.vt <= _now)), min(e.vt) filter (where e.vt > _now and not (e.attempts > 0 and e.nacked_at is null))
+    into admitted, leased, scheduled, oldest, next_at
+    from
+    ( select e.vt, e.attempts, e.nacked_at from agent.event e
+      where e.queue = _queue and e.group_key = list_groups.key and e.flow <= 2
+      limit _max_counted
+    ) as e;
+    select scheduled + count(*), least(next_at, min(e.turn_vt)) into scheduled, next_at
+    from
+    ( select e.turn_vt from agent.event e
+      where e.queue = _queue and e.group_key = list_groups.key and e.flow = 4
+      limit _max_counted
+    ) as e;
+    blocked_by = case
+      when waiting + admitted = 0 then null
+      when paused then 'paused'
+      when held_until is not null then 'hold'
+      when waiting > 0 and admitted + leased >= coalesce(concurrency, _policy.flow_concurrency) then 'concurrency'
+      when _total >= _policy.flow_total then 'total'
+    end;
+    continue when _blocked and blocked_by is null;
+    if _group is null or waiting + admitted + leased + scheduled > 0 or concurrency is not null or paused or held_until is not null then
+      return next;
+    end if;
+    _n = _n + 1;
+  end loop;
+end
+$func$;

@@ -1,0 +1,100 @@
+-- Groups: events that share a key, and limits of how many of them are leased at once. See docs/decisions/030-groups.md.
+
+-- Functions that take or return something more have to go first, with their grants: see the script of the privileges.
+create temporary table if not exists kept_grants (function name, grantee oid) on commit drop;
+insert into kept_grants (function, grantee)
+select distinct p.proname, a.grantee
+from pg_catalog.pg_proc p
+cross join pg_catalog.aclexplode(p.proacl) a
+where p.pronamespace in ('agent'::pg_catalog.regnamespace, 'agent_service'::pg_catalog.regnamespace)
+and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events')
+and a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
+
+drop function if exists agent.insert_event
+  (jsonb, text, interval, timestamptz, text, text, int4, text, int4, timestamptz, interval, timestamptz, text, jsonb);
+drop function if exists agent_service.claim_from_watermarks
+  (text, int4, int4, interval, text, text[], int8[], text[], int4[], text[], timestamptz[], boolean, int8);
+drop function if exists agent_private.claim_events_of_types
+  (text, int4, int4, interval, text, text[], int8[], text[], int4[], text[], timestamptz[], boolean, int8);
+drop function if exists agent_service.ack_events(int8[], text[], jsonb[], text[]);
+drop function if exists agent_private.move_to_history(int8[], text, text, boolean, text[], jsonb[], text[], boolean);
+drop function if exists agent_private.new_event
+( int8, timestamptz, jsonb, timestamptz, text, interval, timestamptz, interval, text, text, text, int4, text, int4, timestamptz, jsonb, int8, jsonb, jsonb, text
+, int8
+);
+
+alter table agent.event
+  add group_key text collate "C"            -- the group that it belongs to; null: none
+, add flow int2                             -- of an event of a group: 1 admitted, so that it can be claimed from vt on; 3 waiting for its turn; 4 not due yet
+, add flow_version int8                     -- by which version of its queue's limits it was admitted; null: by none
+, add turn_vt timestamptz                   -- of one that is not admitted: the vt that it gets with its turn
+, add admitted_at timestamptz               -- when its turn came; null: it had none to wait for
+, add in_total boolean                      -- its latest claim was counted against the limit of its queue
+;
+
+alter table agent.event_hist
+  add group_key text collate "C"
+;
+
+alter type agent.look
+  add attribute group_key text
+, add attribute turn_vt timestamptz
+;
+
+-- A group's admitted events, and its line. The primary key cannot give the order by priority and id, so no plan searches for the first of a line by reading
+-- the table in the order of ids, as it would where one group has most of the events.
+create index event_group on agent.event (queue, group_key, flow, priority, id) where group_key is not null;
+
+-- The leases that count against the limit of a queue.
+create index event_total on agent.event (queue, vt) where in_total;
+
+alter table agent.queue
+  add flow_concurrency int4                 -- leases of a group at once, at most; null: any number
+, add flow_total int4                       -- leases of the queue at once, at most; null: any number
+, add flow_version int8                     -- another one after each change of the limits of groups; null: events of groups need no turn
+, add constraint queue_flow_concurrency check (flow_concurrency between 1 and 10000)
+, add constraint queue_flow_total check (flow_total between 1 and 10000)
+;
+
+-- Whether any queue has limits, which an empty index says at once.
+create index queue_flow on agent.queue (name) where flow_version is not null or flow_total is not null;
+
+-- agent.queue_group: the groups of queues with limits: a row to lock for whoever admits events, and what is set for the group alone. It is made with the first
+-- event that needs a turn, and removed when the group has nothing.
+create table agent.queue_group
+( queue text collate "C" not null
+, key text collate "C" not null
+, concurrency int4                          -- leases at once, at most, instead of the policy's; null: the policy's
+, paused boolean not null default false     -- nothing of it is handed out
+, held_until timestamptz                    -- nothing of it is handed out before; null: it is
+, updated_at timestamptz not null default clock_timestamp()
+, constraint queue_group_pkey primary key (queue, key)
+, constraint queue_group_key check (octet_length(key) between 1 and 255)
+, constraint queue_group_concurrency check (concurrency between 1 and 10000)
+, constraint queue_group_held_until check (isfinite(held_until))
+)
+with
+( fillfactor = 70
+, autovacuum_vacuum_threshold = 1000
+, autovacuum_vacuum_scale_factor = 0.02
+, autovacuum_vacuum_cost_delay = 0
+, vacuum_truncate = false
+);
+
+-- agent_private.group_wake: the groups to look at from a time on, as somebody has changed them without their lock, or as an event becomes due. The key '' stands
+-- for all groups of the queue, of which those after after_key are left.
+create table agent_private.group_wake
+( queue text collate "C" not null
+, key text collate "C" not null
+, at timestamptz not null default clock_timestamp()
+, event_id int8                             -- the event that becomes due
+, after_key text collate "C"
+)
+with
+( autovacuum_vacuum_threshold = 1000
+, autovacuum_vacuum_scale_factor = 0.02
+, autovacuum_vacuum_cost_delay = 0
+, vacuum_truncate = false
+);
+create index group_wake_at on agent_private.group_wake (queue, at);
+create index group_wake_key on agent_private.group_wake (queue, key);
