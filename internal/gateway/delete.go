@@ -46,9 +46,9 @@ func (g *Gateway) answerDelete(c *call, r *http.Request, cells []*cell, body []b
 	}
 	switch {
 	case leased > 0:
-		return refuse(queueLeased, "%d events of the queue are under a lease, on all its cells together. Nothing was deleted.", leased)
+		return refuse(queueLeased, "Events of the queue are under a lease: %d. Pause the queue, wait until they are finished or their leases end, and delete it then.", leased)
 	case waiting > 0 && queryOf(r, "purge", "") != "true":
-		return refuse(queueNotEmpty, "The queue has %d events on all its cells together. Nothing was deleted. Send purge=true to move them into history as cancelled.", waiting)
+		return refuse(queueNotEmpty, "The queue has events: %d. Send ?purge=true to move them into history as cancelled, or move them to another queue first.", waiting)
 	}
 	if err := g.checkUnnamed(c, r, g.cellsBut(cells)); err != nil {
 		return err

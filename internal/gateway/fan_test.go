@@ -183,7 +183,7 @@ func TestQueueThatIsNotEmptyOnOneCellIsNotDeleted(t *testing.T) {
 		w.answersWith("DELETE /queues/wide", 200, `{"purged":1}`)
 	}
 	cells[2].counts = `{"ready":2,"scheduled":1,"leased":0}`
-	e.want(409, `The queue has 3 events`, "DELETE", "/queues/wide", "")
+	e.want(409, `The queue has events: 3.`, "DELETE", "/queues/wide", "")
 	cells[0].counts = `{"ready":0,"scheduled":0,"leased":4}`
 	e.want(409, `"queue_leased"`, "DELETE", "/queues/wide?purge=true", "")
 	for _, w := range cells {
@@ -268,6 +268,7 @@ func TestRedriveIsOneOnEachCell(t *testing.T) {
 	if got.header.Get("Location") != "/redrives/8" {
 		t.Errorf("answered %v", got.header)
 	}
+	e.want(422, "0.03 or more", "POST", "/redrives", `{"queue":"wide","rate":0.02}`)
 	if seen := cells[2].came()[1]; !strings.Contains(seen, `"rate":1`) || !strings.Contains(seen, `"idempotency_key":"k"`) {
 		t.Errorf("cell 2 got %q", seen)
 	}
