@@ -411,6 +411,9 @@ func (g *Gateway) answerRequeue(c *call, r *http.Request, cells []*cell, body []
 	return g.answerSums(c, r, cells, body)
 }
 
+// minRedriveRate is the lowest rate of a redrive, in events a second, as servers have it.
+const minRedriveRate = 0.01
+
 // answerRedrive creates a redrive on each cell, and answers with that of the leading one, which has the ids of the others. A rate is divided among them. Under an idempotency
 // key the call can be repeated, where a cell was away.
 func (g *Gateway) answerRedrive(c *call, r *http.Request, cells []*cell, body []byte) error {
@@ -418,8 +421,13 @@ func (g *Gateway) answerRedrive(c *call, r *http.Request, cells []*cell, body []
 		Rate   *float64 `json:"rate"`
 		DryRun bool     `json:"dry_run"`
 	}
-	if decode(body, &members) && members.Rate != nil && *members.Rate > 0 {
-		share, err := json.Marshal(*members.Rate / float64(len(cells)))
+	if decode(body, &members) && members.Rate != nil && *members.Rate >= minRedriveRate {
+		rate := *members.Rate / float64(len(cells))
+		if rate < minRedriveRate {
+			return refuse(validationFailed, "#/rate: is divided among the %d cells that have a part of the queue, each of which makes %v events a second at least: want %v or more. Nothing was done.",
+				len(cells), minRedriveRate, float64(len(cells))*minRedriveRate)
+		}
+		share, err := json.Marshal(rate)
 		if err != nil {
 			return err
 		}
