@@ -98,7 +98,7 @@ func withBody(r *http.Request, body []byte) *http.Request {
 // can, and any of them says what is wrong with it.
 func decode(body []byte, out any) bool {
 	body = bytes.TrimSpace(body)
-	return len(body) == 0 || json.Unmarshal(body, out) == nil
+	return len(body) == 0 || body[0] == '{' && json.Unmarshal(body, out) == nil
 }
 
 // textOf returns the string that a JSON value is, absent if there is no value. isText is false for anything else.

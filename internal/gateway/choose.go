@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json/jsontext"
@@ -36,6 +37,15 @@ func queryOf(r *http.Request, name, absent string) string {
 		return values[0]
 	}
 	return absent
+}
+
+// isMalformed reports whether a query cannot be read as a whole.
+func isMalformed(query string) bool {
+	if !strings.ContainsAny(query, ";%") {
+		return false
+	}
+	_, err := url.ParseQuery(query)
+	return err != nil
 }
 
 // toHome is for what there is once.

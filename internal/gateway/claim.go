@@ -20,6 +20,9 @@ const (
 	unplacedEvery = 15 * time.Second // of a queue that is placed nowhere, whose events from before would be at home
 )
 
+// maxWait is for how long a claim may wait, as servers have it.
+const maxWait = time.Minute
+
 // maxEmpty is the size of the largest answer that says that there is no event.
 const maxEmpty = 64
 
@@ -58,10 +61,14 @@ func chooseClaim(g *Gateway, c *call, r *http.Request) error {
 		c.target = g.home() // which says what is wrong
 		return nil
 	}
-	if text, ok := textOf(members.Wait, ""); ok && text != "" {
-		if wait, err := duration.Parse(text); err == nil {
-			made.wait, made.hasWait = wait, true
+	if len(members.Wait) > 0 && members.Wait.Kind() != 'n' {
+		text, _ := textOf(members.Wait, "")
+		wait, err := duration.Parse(text)
+		if err != nil || wait < 0 || wait > maxWait {
+			c.target = g.home() // which says what is wrong
+			return nil
 		}
+		made.wait, made.hasWait = wait, true
 	}
 	c.queue, c.claim = made.queue, made
 	c.mayWait = !made.hasWait || made.wait > 0

@@ -329,7 +329,9 @@ func (g *Gateway) checkBeside(c *call, r *http.Request, queue string, cells []*c
 	p, err := g.placed(queue)
 	if err == nil && p == nil && len(cells) == 1 {
 		p, err = g.placeOn(c, r, queue, cells[0].number)
-		c.target = cells[0]
+		if c.target = cells[0]; isAnswer(err, http.StatusForbidden) {
+			return nil // the cell says so, too, and of which member of the body
+		}
 	}
 	if err != nil {
 		return err
@@ -354,8 +356,9 @@ type inBody struct {
 	} `json:"filter"`
 }
 
-// bodyQueue returns a chooser for calls with a queue in the body, or none, which is for all cells; and maybe another one that events go to. isEver: it is about history.
-func bodyQueue(isEver bool, answer func(*Gateway, *call, *http.Request, []*cell, []byte) error) chooser {
+// bodyQueue returns a chooser for calls with a queue in the body, or none, which is for all cells. isEver: it is about history. hasTarget: "to" is another queue, which events
+// go to.
+func bodyQueue(isEver, hasTarget bool, answer func(*Gateway, *call, *http.Request, []*cell, []byte) error) chooser {
 	return func(g *Gateway, c *call, r *http.Request) error {
 		body, err := g.peek(c, r, maxPeekBody)
 		if err != nil {
@@ -384,8 +387,8 @@ func bodyQueue(isEver bool, answer func(*Gateway, *call, *http.Request, []*cell,
 			return err
 		}
 		to, _ := textOf(members.To, "")
-		if to == originQueue {
-			to = ""
+		if !hasTarget || to == originQueue || to == queue { // the last is refused by the cell
+			return nil
 		}
 		return g.checkBeside(c, r, to, cells)
 	}
@@ -411,8 +414,11 @@ func (g *Gateway) answerRequeue(c *call, r *http.Request, cells []*cell, body []
 	return g.answerSums(c, r, cells, body)
 }
 
-// minRedriveRate is the lowest rate of a redrive, in events a second, as servers have it.
-const minRedriveRate = 0.01
+// The lowest and the highest rate of a redrive, in events a second, as servers have them.
+const (
+	minRedriveRate = 0.01
+	maxRedriveRate = 1_000_000
+)
 
 // answerRedrive creates a redrive on each cell, and answers with that of the leading one, which has the ids of the others. A rate is divided among them. Under an idempotency
 // key the call can be repeated, where a cell was away.
@@ -421,7 +427,7 @@ func (g *Gateway) answerRedrive(c *call, r *http.Request, cells []*cell, body []
 		Rate   *float64 `json:"rate"`
 		DryRun bool     `json:"dry_run"`
 	}
-	if decode(body, &members) && members.Rate != nil && *members.Rate >= minRedriveRate {
+	if decode(body, &members) && members.Rate != nil && *members.Rate >= minRedriveRate && *members.Rate <= maxRedriveRate { // another one the leading cell refuses
 		rate := *members.Rate / float64(len(cells))
 		if rate < minRedriveRate {
 			return refuse(validationFailed, "#/rate: is divided among the %d cells that have a part of the queue, each of which makes %v events a second at least: want %v or more. Nothing was done.",

@@ -71,14 +71,14 @@ func table() []*route {
 	add(post, "/extend", bodyIDs, busy)
 	add(post, "/events/{id}/release", byID, busy)
 	add(post, "/release", bodyIDs, busy)
-	add(post, "/sweep", bodyQueue(false, (*Gateway).answerSums), manages)
+	add(post, "/sweep", bodyQueue(false, false, (*Gateway).answerSums), manages)
 
 	add(get, "/history", listHistory)
 	add(get, "/history/stats", historyStats)
 	add(get, "/history/errors", toldOf(pastCells, withLimit(defaultCauses, maxCauses), joinCauses))
 	add(post, "/history/{id}/requeue", byID)
-	add(post, "/history/requeue", bodyQueue(true, (*Gateway).answerRequeue), manages)
-	add(post, "/redrives", bodyQueue(true, (*Gateway).answerRedrive), manages)
+	add(post, "/history/requeue", bodyQueue(true, false, (*Gateway).answerRequeue), manages)
+	add(post, "/redrives", bodyQueue(true, true, (*Gateway).answerRedrive), manages)
 	add(get, "/redrives", merged(always(redriveListing), everywhere))
 	add(get, "/redrives/{id}", byID)
 	add(post, "/redrives/{id}/pause", byID)
@@ -239,7 +239,7 @@ func (g *Gateway) routed(found *route) http.Handler {
 		switch {
 		case only != nil:
 			c.target = only
-		case found == nil:
+		case found == nil, isMalformed(r.URL.RawQuery): // home says what is wrong
 			c.target = g.home()
 		default:
 			err = found.choose(g, c, r)

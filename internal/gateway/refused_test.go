@@ -1,0 +1,72 @@
+package gateway
+
+import (
+	"io"
+	"net/http"
+	"testing"
+)
+
+// What a cell would refuse is refused by one, whatever the gateway makes of the call otherwise.
+func TestCallsThatAreWrongAreRefusedByACell(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeCell(t, 0), newFakeCell(t, 1)
+	for _, route := range []string{"POST /claim", "GET /events", "GET /queues", "GET /stats/queues", "GET /history/stats", "POST /history/requeue", "POST /sweep", "POST /queues/{name}/pause"} {
+		home.answers(route, http.StatusUnprocessableEntity, `{"code":"validation_failed"}`)
+		other.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) {
+			t.Errorf("%s %s was asked of the other cell", r.Method, r.URL)
+			_, _ = io.WriteString(w, `{"events":[]}`)
+		})
+	}
+	home.put(placement{Queue: "q", Cells: []int{1}})
+	e := setup(t, nil, home, other)
+	for _, body := range []string{"null", "[]", `{"queue":"q","wait":"61s"}`, `{"queue":"new","wait":"61s"}`, `{"queue":"q","wait":"-1s"}`, `{"queue":"q","wait":5}`, `{"queue":"q","wait":"long"}`} {
+		e.want(http.StatusUnprocessableEntity, "validation_failed", "POST", "/claim", body)
+	}
+	for _, path := range []string{"/history/requeue", "/sweep"} {
+		e.want(http.StatusUnprocessableEntity, "validation_failed", "POST", path, "null")
+	}
+	for _, path := range []string{"/events", "/queues", "/stats/queues", "/history/stats"} {
+		for _, query := range []string{"?%zz", "?a;b", "?queue=q&contains=%7"} {
+			e.want(http.StatusUnprocessableEntity, "validation_failed", "GET", path+query, "")
+		}
+	}
+	e.want(http.StatusUnprocessableEntity, "validation_failed", "POST", "/queues/q/pause?a;b", "")
+}
+
+func TestTimesOfARequeueAreNoQueues(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	for _, w := range cells {
+		w.answersWith("POST /history/requeue", 200, `{"matched":1,"requeued":1}`)
+	}
+	e.want(200, `{"matched":3,"requeued":3}`, "POST", "/history/requeue", `{"from":"2026-01-01T00:00:00Z","to":"2026-02-01T00:00:00Z","limit":100}`)
+	if p, _ := e.gateway.placements.get("2026-02-01T00:00:00Z"); p != nil {
+		t.Errorf("a time is placed on %v", p.Cells)
+	}
+}
+
+func TestRedrivesThatAreWrongAreRefusedByTheLeadingCell(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	cells[1].answersWith("POST /redrives", 422, `{"code":"validation_failed"}`)
+	for _, body := range []string{`{"filter":{"queue":"wide"},"rate":1000001}`, `{"filter":{"queue":"wide"},"rate":0.001}`, `{"queue":"wide","to":"wide"}`, `{"queue":"new","to":"new"}`} {
+		status, text := 422, "validation_failed"
+		if body == `{"queue":"new","to":"new"}` {
+			cells[0].answersWith("POST /redrives", status, `{"code":"of home"}`)
+			text = "of home"
+		}
+		e.want(status, text, "POST", "/redrives", body)
+	}
+	wantTexts(t, "the leading cell", cells[1].came(),
+		`POST /redrives   {"filter":{"queue":"wide"},"rate":1000001}`, `POST /redrives   {"filter":{"queue":"wide"},"rate":0.001}`, `POST /redrives   {"queue":"wide","to":"wide"}`)
+}
+
+func TestMoveIntoAQueueThatTheKeyMayNotUseIsRefusedByTheCell(t *testing.T) {
+	t.Parallel()
+	e, cells, _ := wideCells(t)
+	cells[1].answersWith("POST /queues/narrow/move", 403, `{"code":"forbidden","errors":[{"pointer":"#/to"}]}`)
+	for _, method := range []string{"POST", "PUT"} {
+		cells[0].mux.HandleFunc(method+" /queues/others/placement", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	}
+	e.want(403, "#/to", "POST", "/queues/narrow/move", `{"to":"others"}`)
+}
