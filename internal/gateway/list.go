@@ -90,16 +90,17 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 		URL      jsontext.Value `json:"url"`
 		TakesNew *bool          `json:"takes_new"`
 	}
-	number, err := strconv.Atoi(pathValue(r, "number"))
+	text := pathValue(r, "number")
+	number, err := strconv.Atoi(text)
 	switch {
-	case err != nil || number < 0 || number > maxCell || !decode(body, &members):
+	case err != nil || number < 0 || number > maxCell || strconv.Itoa(number) != text || !decode(body, &members):
 		return nil //nolint:nilerr // home says it
 	case (members.TakesNew == nil || *members.TakesNew) && (len(members.URL) == 0 || members.URL.Kind() == 'n') && g.given[number] == nil:
 		return refuse(validationFailed, "#/url: is needed, as cell %d is not in the settings of this gateway (QUEUED_CELLS).", number)
 	case members.URL.Kind() != '"':
 		return nil
 	}
-	text, _ := textOf(members.URL, "")
+	text, _ = textOf(members.URL, "")
 	base, err := ParseURL(text)
 	if err != nil {
 		return nil //nolint:nilerr // home says it

@@ -33,6 +33,16 @@ func TestCallsThatAreWrongAreRefusedByACell(t *testing.T) {
 	e.want(http.StatusUnprocessableEntity, "validation_failed", "POST", "/queues/q/pause?a;b", "")
 }
 
+func TestNumbersOfCellsAreWrittenInOneWay(t *testing.T) {
+	t.Parallel()
+	home := newFakeCell(t, 0)
+	home.answers("PUT /cells/{number}", http.StatusBadRequest, `{"code":"of_home"}`)
+	e := setup(t, nil, home, newFakeCell(t, 1))
+	for _, number := range []string{"+7", "07", "x", "-1", "256"} {
+		e.want(http.StatusBadRequest, "of_home", "PUT", "/cells/"+number, `{"takes_new":true}`, "Authorization: Bearer "+gatewayKey)
+	}
+}
+
 func TestTimesOfARequeueAreNoQueues(t *testing.T) {
 	t.Parallel()
 	e, cells, _ := wideCells(t)
