@@ -96,7 +96,7 @@ func (c *HistoryCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var historyView = view[client.Event]{
-	columns: columns("ID", "QUEUE…", "TYPE…", "OUTCOME", "ATTEMPTS?", "FINISHED@", "TOOK?", "LAST ERROR…", "EVENT…"),
+	columns: columns("ID", "QUEUE…", "TYPE…?", "OUTCOME", "ATTEMPTS?", "FINISHED@", "TOOK?", "LAST ERROR…", "EVENT…"),
 	row: func(e client.Event) []string {
 		took := ""
 		if e.ProcessingMS != nil {
