@@ -70,11 +70,11 @@ faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for
 	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
 	@QUEUED_FAULTS=long $(PGTEST) -flavour plain -- go test -count=1 -timeout 1h -run UnderKills -v ./internal/clienttest
 
-# The suites that speak HTTP, through a gateway with CELLS cells behind it; ARGS=-short runs a selection
-CELLS ?= 1
+# The suites that speak HTTP, through a gateway with as many cells behind it, one number after the other; ARGS=-short runs a selection
+CELLS ?= 1 3
 .PHONY: test-gateway
-test-gateway: ## Test HTTP, the command line and the Go client through a gateway; CELLS=3 for more cells than one
-	@$(PGTEST) -flavour plain -- go run ./internal/gatewaytest/run -cells $(CELLS) $(ARGS)
+test-gateway: ## Test HTTP, the command line and the Go client through a gateway, in front of one cell and of three; CELLS=3 for three alone
+	@for cells in $(CELLS); do $(PGTEST) -flavour plain -- go run ./internal/gatewaytest/run -cells $$cells $(ARGS); done
 
 .PHONY: test-client
 test-client: ## Test the module client/ without a server; internal/clienttest tests it with one

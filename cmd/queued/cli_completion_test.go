@@ -27,7 +27,7 @@ func (p *program) complete(words ...string) (names []string) {
 func TestCommandsFlagsAndValuesAreCompleted(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
+	p := setupFront(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
 	p.cliWith(`{"kind":"token","queue":"work","secrets":["one"]}`, nil, "sources", "put", "shop").want(0)
 	p.cli("post", "-q", "mail:out", `{}`).want(0)
 	p.cli("post", "-q", "work", `{}`).want(0)
@@ -70,7 +70,7 @@ func TestCommandsFlagsAndValuesAreCompleted(t *testing.T) {
 func TestCompletionScriptsWorkInTheirShells(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
+	p := setupFront(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
 	p.cliWith(`{"kind":"token","queue":"work","secrets":["one"]}`, nil, "sources", "put", "shop").want(0)
 	p.cli("post", "-q", "mail:out", `{}`).want(0)
 	dir := filepath.Dir(commandBinary(t))

@@ -23,7 +23,7 @@ func TestPipeGetsOneLineAboutAServerThatIsAway(t *testing.T) {
 func TestServerIsThatOfTheFlagTheVariableOrTheContext(t *testing.T) {
 	t.Parallel()
 	const secret = "secret-of-sixteen-or-more"
-	p := setup(t, "QUEUED_API_KEY="+secret)
+	p := setupFront(t, "QUEUED_API_KEY="+secret)
 	home := t.TempDir()
 	path := filepath.Join(home, ".config", "queued", "contexts.json")
 	url, away := "http://"+p.addr, "http://"+closedAddress(t)
@@ -124,7 +124,7 @@ func TestCertificatesOfTheCommandLine(t *testing.T) {
 	// None of these is tried again: it would be refused the next time, too.
 	run("--retry-for 1h").wantError(1, "--cacert FILE")
 	run("--retry-for 1h --cacert "+ca).wantError(1, "--cert and --client-key")
-	plain := setup(t)
+	plain := setupFront(t)
 	run("--retry-for 1h --url https://"+plain.addr).wantError(1, "want its URL with http")
 	run("--retry-for 1h --url http://"+s.addr).wantError(1, "HTTPS")
 }

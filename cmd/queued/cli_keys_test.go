@@ -21,7 +21,7 @@ func (r ran) object() map[string]any {
 func TestKeysAndTheAuditOverHTTP(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	p.cli("keys", "create", "--scope", "publish").wantError(1, "--scope: must have admin for the first key")
 	first := p.cli("keys", "create", "--scope", "admin", "--name", "ops").want(0)
 	if !strings.Contains(first.stderr, "from now on every call needs a key") {
@@ -110,7 +110,8 @@ func TestKeysAreThoseOfTheDatabaseOrServerThatIsNamed(t *testing.T) {
 func TestSchedulesOwnersAndTopics(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
+	p.placeAtHome("mail")
 	p.cli("owners", "put", "ada").wantError(2, "--timezone")
 	p.cli("owners", "put", "ada", "-z", "Mars/Base").wantError(1, "--timezone")
 	if owner := p.cli("owners", "put", "ada", "-z", "Asia/Tokyo", "--attributes", `{"name":"Ada"}`).object(); owner["timezone"] != "Asia/Tokyo" {

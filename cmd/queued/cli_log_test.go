@@ -29,7 +29,7 @@ func (r ran) published() (all []client.PublishedEvent) {
 func TestPublishedEventsAreTailed(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	first := p.cli("publish", "order.placed", `{"total":250}`, "--event-key", "4711", "--idempotency-key", "k").published()[0]
 	again := p.cliWith(`{"total":250}`, nil, "publish", "order.placed", "--event-key", "4711", "--idempotency-key", "k")
 	if got := again.published(); got[0].Position != first.Position || !strings.Contains(again.stderr, "published before") {
@@ -61,7 +61,7 @@ func TestPublishedEventsAreTailed(t *testing.T) {
 func TestFileIsPublishedInOrder(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	var text strings.Builder
 	for n := range 2500 {
 		fmt.Fprintf(&text, "{\"n\":%d}\n", n)
@@ -112,7 +112,7 @@ func TestTailOutlivesARestartOfTheServer(t *testing.T) {
 func TestSubscriptionIsManagedByCommands(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	for n := range 3 {
 		p.cli("publish", "order.placed", fmt.Sprintf(`{"n":%d}`, n)).want(0)
 	}
@@ -160,7 +160,7 @@ func TestSubscriptionIsManagedByCommands(t *testing.T) {
 func TestTopWithoutATerminalWritesEachLook(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	p.cli("post", "-q", "mail", `{"n":1}`).want(0)
 	p.cli("post", "-q", "images", `{"n":1}`, "--delay", "1h").want(0)
 	lines := strings.Split(strings.TrimSpace(p.cli("top", "-n", "2", "-d", "100ms").want(0).stdout), "\n")

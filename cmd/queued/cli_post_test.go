@@ -114,7 +114,7 @@ func (p *program) untilStored(n int) {
 func TestFileThatIsPostedAgainIsStoredOnce(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	path := fileOf(t, "\n"+numbered(1, 1500)+"  \n"+strings.TrimSuffix(numbered(1501, 2500), "\n"))
 	for range 2 {
 		got := p.cli("post", "-q", "field", "-f", path, "--key-field", "/order/id").want(0)
@@ -132,7 +132,7 @@ func TestFileThatIsPostedAgainIsStoredOnce(t *testing.T) {
 func TestPostOfAFileGoesOnAfterSIGKILL(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	text := numbered(1, 6000)
 	post := p.postPiped("-q", "mail", "--key-field", "/order/id", "--batch", "50")
 	post.write(t, text[:len(text)/2])
@@ -170,7 +170,7 @@ func TestPostOfAFileOutlastsAServerThatIsKilled(t *testing.T) {
 func TestInterruptedPostSaysHowToGoOn(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	post := p.postPiped("-q", "mail", "--batch", "100", "--parallel", "1")
 	post.write(t, numbered(1, 250))
 	p.untilStored(200)
@@ -190,7 +190,7 @@ func TestInterruptedPostSaysHowToGoOn(t *testing.T) {
 func TestWrongLineIsNamedAndThoseBeforeAreStored(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t, "QUEUED_MAX_BODY=4096")
+	p := setupFront(t, "QUEUED_MAX_BODY=4096")
 	for line, says := range map[string]string{
 		`{"order":`:                       "events.ndjson:4: the event is not JSON",
 		`[{"order":{"id":4}}]`:            "events.ndjson:4: the event is not a JSON object",
@@ -223,7 +223,7 @@ func TestWrongLineIsNamedAndThoseBeforeAreStored(t *testing.T) {
 func TestBatchThatIsTooLargeForTheServerIsHalved(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t, "QUEUED_MAX_BODY=8192", "QUEUED_MAX_BATCH_BODY=65536")
+	p := setupFront(t, "QUEUED_MAX_BODY=8192", "QUEUED_MAX_BATCH_BODY=65536")
 	long := strings.Repeat("x", 4000)
 	text := strings.ReplaceAll(numbered(1, 100), `"id"`, `"text":"`+long+`","id"`)
 	p.cli("post", "-f", fileOf(t, text), "--key-field", "/order/id").want(0)

@@ -102,7 +102,7 @@ func (r ran) event() cliEvent {
 func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	id := p.cli("post", "-q", "mail", "-t", "mail.welcome", "--meta", `{"trace":"a"}`, "--idempotency-key", "k", `{"to":"<ada>"}`).event().ID
 	again := p.cliWith(`{"to":"<ada>"}`, nil, "post", "-q", "mail", "-t", "mail.welcome", "--meta", `{"trace":"a"}`, "--idempotency-key", "k")
 	if again.event().ID != id || !strings.Contains(again.stderr, "inserted before") {
@@ -147,7 +147,7 @@ func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
 func TestPostAndEventsWaitForTheEndOfAnEvent(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	replies := make(chan ran, 1)
 	go func() { replies <- p.cli("post", "-q", "pdf", "--wait", `{"invoice":17}`) }()
 	claimed := p.cli("claim", "-q", "pdf", "--wait", "30s").event()
@@ -182,7 +182,7 @@ func TestPostAndEventsWaitForTheEndOfAnEvent(t *testing.T) {
 func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	for range 3 {
 		p.cli("post", `{}`).event()
 	}
@@ -203,7 +203,7 @@ func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
 func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	policy := func(args ...string) map[string]any {
 		var got map[string]any
 		if r := p.cli(args...).want(0); json.Unmarshal([]byte(r.stdout), &got) != nil {
@@ -269,7 +269,7 @@ func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
 func TestSettingsOfAQueueThatAreChangedAtTheSameTimeAreAllKept(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	changes := [][]string{{"--max-attempts", "5"}, {"--lease", "2m"}, {"--history-retention", "48h"}, {"--backoff", "constant", "--backoff-base", "10s"}}
 	var sets sync.WaitGroup
 	for _, change := range changes {
@@ -289,7 +289,7 @@ func TestSettingsOfAQueueThatAreChangedAtTheSameTimeAreAllKept(t *testing.T) {
 func TestRequeueByIDAndByFilter(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	first := p.cli("post", "-q", "a", `{"n":1}`).event().ID
 	p.cli("post", "-q", "b", `{"n":2}`).event()
 	p.cli("queue", "purge", "a", "-y").want(0)
@@ -327,7 +327,7 @@ func TestRequeueByIDAndByFilter(t *testing.T) {
 func TestSchedulesAreListedAndShown(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	p.want(http.StatusCreated, http.MethodPost, "/schedules", `{"name":"weekly","queue":"mail","event":{"n":1},"cron":"0 9 * * 1","timezone":"Europe/Berlin"}`)
 	id := strconv.FormatInt(p.cli("schedules", "-q", "mail", "--status", "active").event().ID, 10)
 	if got := p.cli("schedules", "--due", "1s").want(0); got.stdout != "" {
@@ -345,7 +345,7 @@ func TestSchedulesAreListedAndShown(t *testing.T) {
 func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	p.cli("post", "-q", strings.Repeat("q", 60), "-t", strings.Repeat("t", 60), `{"text":"`+strings.Repeat("x", 300)+`"}`).want(0)
 	p.cli("post", "--type", "\x1b[2Jevil", `{}`).want(0)
 	p.want(http.StatusCreated, http.MethodPost, "/schedules", `{"name":"`+strings.Repeat("n", 60)+`","queue":"mail","event":{},"cron":"0 9 * * 1","timezone":"America/Argentina/Buenos_Aires"}`)
@@ -374,7 +374,7 @@ func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
 func TestListingsAreCompleteOrSaySo(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t)
+	p := setupFront(t)
 	for range 3 {
 		p.cli("post", `{}`).want(0)
 	}
@@ -399,7 +399,7 @@ func TestListingsAreCompleteOrSaySo(t *testing.T) {
 func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t, "QUEUED_API_KEY=secret-of-sixteen-or-more")
+	p := setupFront(t, "QUEUED_API_KEY=secret-of-sixteen-or-more")
 	key := []string{"QUEUED_KEY=secret-of-sixteen-or-more"}
 	for _, c := range []struct {
 		line string
@@ -452,7 +452,8 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 func TestUndeclaredQueueIsNamedAndIsNoEmptyQueue(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t, "QUEUED_QUEUES=declared")
+	p := setupFront(t, "QUEUED_QUEUES=declared")
+	p.placeAtHome("mail", "mial") // each cell knows the queues that it has
 	p.cli("queue", "set", "mail").want(0)
 	for _, args := range [][]string{{"post", "-q", "mial", "{}"}, {"claim", "-q", "mial"}, {"work", "-q", "mial", "--exec", "true"}, {"queue", "mial"}, {"events", "-q", "mial"}, {"run", "-q", "mial"}, {"queue", "purge", "mial", "-y"}} {
 		failed := p.cli(args...)

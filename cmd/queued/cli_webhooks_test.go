@@ -17,7 +17,7 @@ import (
 // setupSealing starts a server that can seal secrets and push to this machine.
 func setupSealing(t *testing.T) *program {
 	t.Helper()
-	return setup(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets", "QUEUED_PUSH_ALLOW=127.0.0.1")
+	return setupFront(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets", "QUEUED_PUSH_ALLOW=127.0.0.1")
 }
 
 func TestSourcesArePutTestedAndDeleted(t *testing.T) {

@@ -4,18 +4,21 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/gatewaytest"
 	"github.com/queued/queued/internal/pgtest"
 )
 
@@ -112,6 +115,42 @@ func (p *program) start() {
 func setup(t *testing.T, environ ...string) *program {
 	t.Helper()
 	return serve(t, nil, append([]string{"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL}, environ...)...)
+}
+
+// setupFront is setup for tests of what callers see. With gatewaytest.Env the address of the program is that of a gateway in front of it, and of other cells.
+func setupFront(t *testing.T, environ ...string) *program {
+	t.Helper()
+	p := setup(t, environ...)
+	n := gatewaytest.Cells(t)
+	if n == 0 {
+		return p
+	}
+	cells := []string{"0=http://" + p.addr}
+	for number := 1; number < n; number++ {
+		other := setup(t, append(slices.Clone(environ), fmt.Sprintf("QUEUED_CELL=%d", number))...)
+		cells = append(cells, fmt.Sprintf("%d=http://%s", number, other.addr))
+	}
+	settings := []string{"QUEUED_CELLS=" + strings.Join(cells, ",")}
+	for _, variable := range environ {
+		if key, isKey := strings.CutPrefix(variable, "QUEUED_API_KEY="); isKey {
+			settings = append(settings, "QUEUED_KEY="+key)
+		}
+	}
+	front := serve(t, []string{"gateway"}, settings...)
+	until(t, "the gateway uses all cells", func() bool { return strings.Count(front.output(), "the cell can be used") >= n })
+	front.wantReady()
+	p.addr = front.addr
+	return p
+}
+
+// placeAtHome places queues at home, where there are several cells: ids begin with 1 there.
+func (p *program) placeAtHome(queues ...string) {
+	p.t.Helper()
+	for _, queue := range queues {
+		if gatewaytest.Cells(p.t) > 1 {
+			p.want(http.StatusOK, http.MethodPost, "/queues/"+queue+"/placement", `{"cell":0}`)
+		}
+	}
 }
 
 // serve starts queued and returns when it serves.

@@ -225,6 +225,7 @@ func TestExportsAreWholeOrFail(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeAtHome("mail") // whose audit commands show
 	for range 3 {
 		h.run("post", `{"to":"ada"}`, "-q", "mail").want(0)
 	}
@@ -253,6 +254,7 @@ func TestRedriveByCommands(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeAtHome("mail", "again") // where ids begin with 1
 	for range 3 {
 		h.run("post", "{}", "-q", "mail").want(0)
 	}

@@ -41,8 +41,45 @@ type environment struct {
 	*client.Client
 }
 
-// setup starts a server without keys, until the end of the test.
+// setup starts a server without keys, or several cells and a gateway in front of them, until the end of the test.
 func setup(t *testing.T) *environment {
+	t.Helper()
+	base, keys := startCell(t, 0)
+	if n := gatewaytest.Cells(t); n > 0 {
+		urls := []string{base}
+		for number := 1; number < n; number++ {
+			url, _ := startCell(t, number)
+			urls = append(urls, url)
+		}
+		cfg := gateway.Config{Version: "1.2.3"}
+		if n > 1 {
+			cfg.Key = gatewaytest.Key
+		}
+		base = gatewaytest.Start(t, cfg, false, urls...).URL
+	}
+	c, err := client.New(client.Config{URL: base})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return &environment{t: t, url: base, access: keys, Client: c}
+}
+
+// placeAtHome places queues at home, where there are several cells.
+func (h *environment) placeAtHome(queues ...string) {
+	h.t.Helper()
+	for _, queue := range queues {
+		if gatewaytest.Cells(h.t) < 2 {
+			break
+		}
+		if _, err := h.PlaceNewQueue(h.t.Context(), queue, 0); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// startCell starts a server of the cell of this number, with a database of its own, and returns its URL and its keys.
+func startCell(t *testing.T, number int) (string, *access.Service) {
 	t.Helper()
 	db, err := pg.Open(t.Context(), pg.Config{URL: pgtest.New(t).ServiceURL})
 	if err != nil {
@@ -68,27 +105,26 @@ func setup(t *testing.T) *environment {
 		t.Fatal(err)
 	}
 	keepRunning(t, keys.Run, keys.Close)
-	cells, err := cell.Open(t.Context(), cell.Config{Database: db, QueryTimeout: waitTimeout})
+	cells, err := cell.Open(t.Context(), cell.Config{Database: db, Number: number, QueryTimeout: waitTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
 	keepRunning(t, cells.Run, cells.Close)
 	listener := httptest.NewUnstartedServer(nil)
-	listener.Config = server.New(server.Config{
+	cfg := server.Config{
 		Service: queues, Schedules: schedules, Topics: topics, Access: keys, Cells: cells, RequestTimeout: waitTimeout, Version: "1.2.3", Logger: zerolog.Nop(),
-	}).HTTPServer()
+	}
+	listener.Config = server.New(cfg).HTTPServer()
+	if gatewaytest.Cells(t) > 1 { // the first key of a test must not keep the gateway out
+		if cfg.Access, err = access.Open(t.Context(), access.Config{Database: db, QueryTimeout: waitTimeout, Key: gatewaytest.Key}); err != nil {
+			t.Fatal(err)
+		}
+		keepRunning(t, cfg.Access.Run, cfg.Access.Close)
+		listener.Config.Handler = gatewaytest.Admit(listener.Config.Handler, server.New(cfg).Handler(), keys)
+	}
 	listener.Start()
 	t.Cleanup(listener.Close)
-	base := listener.URL
-	if gatewaytest.Cells(t) > 0 {
-		base = gatewaytest.Start(t, gateway.Config{Version: "1.2.3"}, false, base).URL
-	}
-	c, err := client.New(client.Config{URL: base})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return &environment{t: t, url: base, access: keys, Client: c}
+	return listener.URL, keys
 }
 
 // keepRunning runs a service until the test ends, and then closes it.

@@ -60,7 +60,7 @@ func program(tb testing.TB) string {
 	return filepath.Join(built.dir, "queued")
 }
 
-// A server is a running program on a database of its own. It keeps its address when it is started again.
+// A server is a running program on a database of its own. It keeps its address when it is started again. Behind a gateway in front of several cells it is home.
 type server struct {
 	tb      testing.TB
 	program string
@@ -68,6 +68,7 @@ type server struct {
 	addr    string // that it listens at
 	url     string // that clients call: of the server, or of a gateway in front of it
 	db      *pgtest.DB
+	others  []*server // the other cells, by their numbers
 	cmd     *exec.Cmd
 	ended   chan struct{}
 	log     *lockedBuffer
@@ -76,12 +77,28 @@ type server struct {
 // serve starts the program and returns when it serves, until the end of the test.
 func serve(tb testing.TB, environ ...string) *server {
 	tb.Helper()
+	s := serveCell(tb, 0, environ)
+	if n := gatewaytest.Cells(tb); n > 0 {
+		urls := []string{s.url}
+		for number := 1; number < n; number++ {
+			other := serveCell(tb, number, environ)
+			s.others, urls = append(s.others, other), append(urls, other.url)
+		}
+		s.url = gatewaytest.Start(tb, gateway.Config{Key: valueOf(environ, "QUEUED_API_KEY"), LoopbackOnly: true}, false, urls...).URL
+	}
+	return s
+}
+
+// serveCell starts the program as the cell of this number.
+func serveCell(tb testing.TB, number int, environ []string) *server {
+	tb.Helper()
 	s := &server{tb: tb, program: program(tb), db: pgtest.New(tb), log: new(lockedBuffer)}
 	s.environ = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(os.TempDir(), "nobody-has-this-home"), "QUEUED_DATABASE_URL=" + s.db.ServiceURL,
-		"QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=4",
+		"QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=4", fmt.Sprintf("QUEUED_CELL=%d", number),
 	}, environ...)
 	s.start("127.0.0.1:0")
+	s.url = "http://" + s.addr
 	tb.Cleanup(func() {
 		s.kill()
 		if tb.Failed() {
@@ -89,8 +106,21 @@ func serve(tb testing.TB, environ ...string) *server {
 			tb.Logf("the end of the server's log:\n%s", log[max(0, len(log)-5000):])
 		}
 	})
-	if s.url = "http://" + s.addr; gatewaytest.Cells(tb) > 0 {
-		s.url = gatewaytest.Start(tb, gateway.Config{Key: valueOf(environ, "QUEUED_API_KEY"), LoopbackOnly: true}, false, s.url).URL
+	return s
+}
+
+// cellOf returns the server that a queue is on. A queue that is placed nowhere is placed.
+func (s *server) cellOf(queue string) *server {
+	s.tb.Helper()
+	if len(s.others) == 0 {
+		return s
+	}
+	placed, err := s.client().PlaceNewQueue(s.tb.Context(), queue, len(s.others))
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	if cells := placed.Cells; len(cells) == 1 && cells[0] > 0 {
+		return s.others[cells[0]-1]
 	}
 	return s
 }
@@ -145,16 +175,20 @@ func (s *server) start(listen string) {
 	}
 }
 
-// kill kills the program and waits for its end.
+// kill kills the program, that of each cell, and waits for its end.
 func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
-	<-s.ended
+	for _, at := range append(s.others, s) {
+		_ = at.cmd.Process.Kill()
+		<-at.ended
+	}
 }
 
-// restart starts the program again at its address.
+// restart starts what was killed again at its address.
 func (s *server) restart() {
 	s.tb.Helper()
-	s.start(s.addr)
+	for _, at := range append(s.others, s) {
+		at.start(at.addr)
+	}
 }
 
 // client returns a client of the server, which is closed at the end of the test.

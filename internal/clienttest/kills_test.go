@@ -185,7 +185,8 @@ func TestEachJobIsAckedOnceUnderKills(t *testing.T) {
 			}
 		}
 	})
-	conn := pgtest.Connect(t, s.db.URL)
+	db := s.cellOf(fireQueue).db
+	conn := pgtest.Connect(t, db.URL)
 	freezes := 0
 	disturbers.Go(func() {
 		for i := 0; working.Err() == nil; i++ {
@@ -215,7 +216,7 @@ func TestEachJobIsAckedOnceUnderKills(t *testing.T) {
 		}
 	}
 	l.judge(t, jobs)
-	l.judgeDatabase(t, pgtest.Connect(t, s.db.URL), jobs) // the other session may have been cut off in a statement
+	l.judgeDatabase(t, pgtest.Connect(t, db.URL), jobs) // the other session may have been cut off in a statement
 	t.Logf("%v, %d kills, %d freezes, %d acks refused", time.Since(began).Round(time.Millisecond), kills, freezes, l.lost)
 }
 

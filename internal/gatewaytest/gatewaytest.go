@@ -7,17 +7,24 @@
 package gatewaytest
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/gateway"
 )
 
@@ -36,6 +43,49 @@ func Cells(tb testing.TB) int {
 		tb.Fatalf("%s is %q; want a number of cells", Env, text)
 	}
 	return n
+}
+
+// Key is the key of gateways in front of several cells, whose other keys come and go.
+const Key = "the-key-of-the-gateway-of-the-tests"
+
+// Admit has requests with Key answered by forGateway, once the service of handler requires keys, and all others by handler. A service that requires none does not look at it.
+func Admit(handler, forGateway http.Handler, service *access.Service) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if service.IsRequired() && r.Header.Get("Authorization") == "Bearer "+Key {
+			forGateway.ServeHTTP(w, r)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// SpreadEnv, if it is set, has the first use of a queue place it on all cells. Gateways place it on one.
+const SpreadEnv = "QUEUED_TEST_GATEWAY_SPREAD"
+
+// Spread has the first use of each queue at home place it on all cells, if SpreadEnv is set.
+func Spread(handler http.Handler, home *cell.Service) http.Handler {
+	if os.Getenv(SpreadEnv) == "" {
+		return handler
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path, isPlacement := strings.CutSuffix(r.URL.Path, "/placement")
+		queue, isQueue := strings.CutPrefix(path, "/queues/")
+		if r.Method != http.MethodPost || !isPlacement || !isQueue {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		if _, err := home.Placement(r.Context(), queue); errors.Is(err, cell.ErrNotPlaced) {
+			body, _ := io.ReadAll(r.Body) // home says what is wrong with half of it
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			first := httptest.NewRecorder()
+			handler.ServeHTTP(first, r)
+			if first.Code == http.StatusOK {
+				_, _ = home.Place(r.Context(), cell.PlaceParams{Queue: queue, KeysNow: true}) // else it stays on one
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // useLimit is how long a gateway may take until it uses its cells. Some tests have servers that refuse it for good.

@@ -109,7 +109,7 @@ func TestAuditSaysWhoManagedWhat(t *testing.T) {
 			t.Errorf("the action %d of the pages is %d, want %d", i, a.ID, all[i].ID)
 		}
 	}
-	h.sql(`select agent.pause_queue('by-sql')`)
+	h.atHome().sql(`select agent.pause_queue('by-sql')`)
 	if found := admin.audit("target=by-sql"); len(found) != 1 || found[0].Actor != found[0].Role || strings.HasPrefix(found[0].Actor, "key:") {
 		t.Errorf("a session of SQL is recorded as %+v", found)
 	}
@@ -195,7 +195,7 @@ func TestRotationInterruptsNobody(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
-	beside := setupWith(t, settings{db: h.db})
+	beside := setupWith(t, settings{beside: h})
 	key := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Claim}})
 	const claims = 1000
 	for n := range claims {

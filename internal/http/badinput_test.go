@@ -46,7 +46,11 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 			continue
 		}
 		for name, body := range badBodies {
-			if got := h.try(r.method, r.path, body); got.status != 400 && got.status != 422 {
+			got := h.try(r.method, r.path, body)
+			if got.status == 413 && len(h.others) > 0 && len(body) > 128<<10 { // a gateway of several cells reads no more of it to find the cell
+				continue
+			}
+			if got.status != 400 && got.status != 422 {
 				t.Errorf("%s: %s returned %d %s", r.id, name, got.status, got.body)
 			}
 		}
@@ -368,7 +372,7 @@ func TestBodiesAreForgottenWithTheirRequests(t *testing.T) {
 	_ = h.begin("/events", 1000, "x").Close()
 	for deadline := time.Now().Add(busyTimeout); ; time.Sleep(time.Millisecond) { //nolint:forbidigo // the server ends a request after its answer, without a signal
 		s := h.srv.bodies.Stats()
-		if s.Verified == 0 && s.Unverified == 0 {
+		if s.Unverified == 0 && (s.Verified == 0 || len(h.others) > 0) { // a gateway of several cells has claims of its own there
 			break
 		}
 		if time.Now().After(deadline) {

@@ -55,13 +55,14 @@ func TestStatisticsHaveTheDurationsOfPercentilesByBins(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "q")
 	const events = 12
 	for range events {
 		h.call("POST", "/events?queue=q", "{}").want(201)
 	}
 	h.sql("update agent.event set enqueued_at = now() - make_interval(secs => 0.05 * id * id)") // so they have waited for that long
 	for range events {
-		e := h.claim(`{"queue":"q"}`)[0]
+		e := h.claimOneBy(`{"queue":"q"}`)
 		h.call("DELETE", fmt.Sprintf("/events/%d", e.ID), "").want(204)
 	}
 	series := decode[struct {

@@ -69,7 +69,7 @@ func TestIDsAtTheEndsOfACellWorkEverywhere(t *testing.T) {
 			}
 			claim := func() (int64, string) {
 				t.Helper()
-				e := h.claim(`{"queue":"q"}`)[0]
+				e := h.claimOneBy(`{"queue":"q"}`)
 				return e.ID, fmt.Sprintf(`{"receipt":%q}`, e.Receipt)
 			}
 			later := insert("&delay=1h")
@@ -363,7 +363,7 @@ func TestQueueIsPlacedOnceByWhoeverUsesItFirst(t *testing.T) {
 	h.call("POST", "/events?queue=filled", `{}`).want(http.StatusCreated)
 	h.call("PUT", "/queues/set", `{}`).want(http.StatusOK)
 	h.call("POST", "/events?queue=emptied", `{}`).want(http.StatusCreated)
-	e := h.claim(`{"queue":"emptied"}`)[0]
+	e := h.claimOneBy(`{"queue":"emptied"}`)
 	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q}`, e.Receipt)).want(http.StatusOK)
 	for _, queue := range []string{"filled", "set", "emptied"} {
 		if got := place(queue, 5); !slices.Equal(got, []int{0}) {

@@ -31,7 +31,7 @@ func TestWaitingClaimIsAnsweredWhenAnEventIsInserted(t *testing.T) {
 	t.Parallel()
 	for name, post := range map[string]func(h *environment){
 		"by HTTP": func(h *environment) { h.insert(`{"n":1}`) },
-		"by SQL":  func(h *environment) { h.sql(`select agent.insert_event('{"n":1}')`) },
+		"by SQL":  func(h *environment) { h.cellOf("default").sql(`select agent.insert_event('{"n":1}')`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,8 +69,7 @@ func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
 	h := setup(t)
 	h.call("GET", "/readyz", "").want(200)
 	claim := h.waiting(`{"wait":"60s"}`)
-	h.srv.Drain()
-	h.svc.Drain()
+	h.drain()
 	if got := <-claim; got.want(200).body != `{"events":[]}` {
 		t.Errorf("got %s", got.body)
 	}
@@ -175,7 +174,7 @@ func TestClaimsAreReleasedWhenTheResponseCannotBeWritten(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
 			id := h.insert(`{}`)
-			h.srv.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/claim", nil))
+			h.cellOf("default").srv.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/claim", nil))
 			if e := h.get(id); e.State != "ready" || e.Attempts != 0 || len(e.Claimed) != 0 {
 				t.Errorf("the event is %+v", e)
 			}

@@ -59,8 +59,13 @@ func TestListingsGoOnAfterEachElementThatHasACursor(t *testing.T) {
 			t.Errorf("%s has cursors that nobody asked for: %s", path, plain.body)
 		}
 		cut := decode[markedPage](h.call("GET", path+"cursors=true&limit=1", "").want(200))
-		if _, first := cut.names(); len(first) != 1 || cut.Next == nil || *cut.Next != first[0] {
-			t.Errorf("%s: the cursor of the last element is %v, and next %v", path, first, cut.Next)
+		_, first := cut.names()
+		if len(first) != 1 || cut.Next == nil || *cut.Next != first[0] && len(h.others) == 0 { // those of several cells may say the same in several ways
+			t.Fatalf("%s: the cursor of the last element is %v, and next %v", path, first, cut.Next)
+		}
+		rest := decode[markedPage](h.call("GET", path+"cursors=true&cursor="+*cut.Next, "").want(200))
+		if left, _ := rest.names(); !slices.Equal(left, names[1:]) {
+			t.Errorf("%s after the first page has %v, want %v", path, left, names[1:])
 		}
 	}
 	h.call("GET", "/history?cursors=true&format=csv", "").wantProblem(problem.InvalidParameter)

@@ -16,9 +16,10 @@ const deadPolicy = `{"max_attempts":1,"dead_letter":{"queue":"work.dead"}}`
 func TestDeadLetterIsShownWithItsEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(1, "work", "work.dead")
 	h.call("PUT", "/queues/work", deadPolicy).want(200)
 	id := h.insertWith("queue=work&type=order.ship")
-	e := h.claim(`{"queue":"work"}`)[0]
+	e := h.claimOneBy(`{"queue":"work"}`)
 	h.call("POST", fmt.Sprintf("/events/%d/nack", id), fmt.Sprintf(`{"receipt":%q,"error":"no such customer"}`, e.Receipt)).want(200)
 
 	claimed := decode[struct{ Events []map[string]any }](h.call("POST", "/claim", `{"queue":"work.dead"}`).want(200)).Events[0]
@@ -58,6 +59,7 @@ func TestDeadLetterIsShownWithItsEvent(t *testing.T) {
 func TestDeadLetterChainIsRefused(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(1, "work", "work.dead")
 	h.call("PUT", "/queues/work", deadPolicy).want(200)
 	for path, to := range map[string]string{"/queues/work.dead": "elsewhere", "/queues/shop": "work", "/queues/self": "self"} {
 		h.call("PUT", path, fmt.Sprintf(`{"dead_letter":{"queue":%q}}`, to)).wantProblem(problem.DeadLetterChain)
@@ -77,6 +79,7 @@ func TestDeadLetterChainIsRefused(t *testing.T) {
 func TestRestrictedKeyNamesOnlyItsOwnDeadLetterQueue(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "work", "work.dead", "others")
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
 	key := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Manage, access.Read}, Queues: []string{"work*"}}))
 	p := key.call("PUT", "/queues/work", `{"dead_letter":{"queue":"others"}}`).wantProblem(problem.Forbidden)

@@ -21,6 +21,7 @@ func declaredOnly(cfg *queue.Config) { cfg.DeclaredOnly = true }
 func setupDeclared(t *testing.T) *environment {
 	t.Helper()
 	h := setupWith(t, settings{queue: declaredOnly})
+	h.placeOn(0, "orders", "ordres") // each cell knows the queues that it has
 	h.call("PUT", "/queues/orders", `{}`).want(200)
 	return h
 }
@@ -125,7 +126,7 @@ func TestWhatWasAcceptedEarlierGoesOnForUndeclaredQueues(t *testing.T) {
 	id := decode[map[string]any](before.call("POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"UTC","queue":"scheduled"}`).want(201))["id"]
 	before.call("POST", "/events?queue=mail", `{}`).want(201)
 
-	h := setupWith(t, settings{db: before.db, queue: declaredOnly})
+	h := setupWith(t, settings{beside: before, queue: declaredOnly})
 	h.with("X-Token", "0123456789abcdef").call("POST", "/in/hook", `{}`).want(200)
 	h.call("POST", "/topics/a", `{}`).want(201)
 	h.call("POST", fmt.Sprintf("/schedules/%.0f/run", id), "").want(201)
@@ -217,7 +218,7 @@ func TestNothingNamesAQueueThatIsDeletedMeanwhile(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupDeclared(t)
-	processes := []*environment{h, setupWith(t, settings{db: h.db, queue: declaredOnly})}
+	processes := []*environment{h, setupWith(t, settings{beside: h, queue: declaredOnly})}
 	const rounds = 60
 	var deletions, named, refused int
 	for round := range rounds {
@@ -349,7 +350,7 @@ func TestEmptyAnswersAboutUndeclaredQueuesAreRefused(t *testing.T) {
 	t.Parallel()
 	before := setup(t)
 	before.call("POST", "/events?queue=left", `{}`).want(201)
-	h := setupWith(t, settings{db: before.db, queue: declaredOnly})
+	h := setupWith(t, settings{beside: before, queue: declaredOnly})
 	h.call("PUT", "/queues/orders", `{}`).want(200)
 	for _, c := range callsThatFindNothing {
 		if !strings.HasSuffix(c.path, "/move") {

@@ -2,25 +2,51 @@ package http
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pg"
 )
 
 // key returns a client that sends a key.
 func (h *environment) key(text string) *client { return h.with("Authorization", "Bearer "+text) }
 
-// createKey creates a key with the service.
+// createKey creates a key with the service, and returns when all cells have it.
 func (h *environment) createKey(p access.CreateParams) (text string) {
 	h.t.Helper()
 	if p.Name == "" {
 		p.Name = "test"
 	}
-	_, text, err := h.access.Create(h.t.Context(), p)
+	made, text, err := h.access.Create(h.t.Context(), p)
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.awaitKey(made.ID, func(access.Key) bool { return true })
 	return text
+}
+
+// revokeKey revokes a key with the service, and returns when it is revoked on all cells.
+func (h *environment) revokeKey(id string) {
+	h.t.Helper()
+	if err := h.access.Revoke(h.t.Context(), id); err != nil {
+		h.t.Fatal(err)
+	}
+	h.awaitKey(id, func(k access.Key) bool { return k.RevokedAt != nil })
+}
+
+// awaitKey waits until the other cells have a key as a test wants it: a gateway copies it to them.
+func (h *environment) awaitKey(id string, has func(access.Key) bool) {
+	h.t.Helper()
+	for _, at := range h.others {
+		for began := time.Now(); ; pg.Pause(h.t.Context(), time.Millisecond) {
+			if key, err := at.access.Get(h.t.Context(), id); err == nil && has(key) {
+				break
+			} else if time.Since(began) > busyTimeout {
+				h.t.Fatalf("a cell has the key as %+v: %v", key, err)
+			}
+		}
+	}
 }
 
 // seenKey is a key in a response.

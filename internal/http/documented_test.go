@@ -246,7 +246,7 @@ func provokeJobs(h *environment) {
 	h.call("GET", "/events?queue=work", "").want(200)
 	raw := decode[seenEvent](h.call("POST", "/events?queue=raw&keep_raw=1h", `{ "n": 6 }`).want(201)).ID
 	h.call("GET", fmt.Sprintf("/events/%d/raw", raw), "").want(200)
-	e := h.claim(`{"queue":"work","types":["a"],"exclude_ids":[1],"worker":"w"}`)[0]
+	e := h.claimOneBy(`{"queue":"work","types":["a"],"exclude_ids":[1],"worker":"w"}`)
 	h.call("GET", fmt.Sprintf("/events/%d/attempts", e.ID), "").want(200)
 	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q,"result":[1]}`, e.Receipt)).want(200)
 	h.call("GET", "/history?type=a&source=s&worker=w&min_duration=0s&finished_from=2026-01-01T00:00:00Z&finished_to=9999-01-01T00:00:00Z", "").want(200)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -35,11 +36,12 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // An environment is a server with its own database, and a client that checks every
-// response against the contract.
+// response against the contract. Behind a gateway in front of several cells it is home, and the client calls the gateway.
 type environment struct {
 	*client
-	db  *pgtest.DB
-	svc *queue.Service
+	db     *pgtest.DB
+	svc    *queue.Service
+	others []*environment // the other cells, by their numbers; they have no client of their own
 
 	database  *pg.Database
 	schedules *schedule.Service
@@ -49,6 +51,8 @@ type environment struct {
 	sources   *webhook.Service
 	cells     *cell.Service
 	srv       *Server
+	cfg       Config // of srv
+	sharedKey string // the key that is stored nowhere, if there is one
 	log       *logBuffer
 	raw       *http.Transport // what the client sends with, without the contract
 }
@@ -65,7 +69,7 @@ type settings struct {
 
 	sources func(*webhook.Config)
 
-	db     *pgtest.DB // nil: a new one
+	beside *environment // has the databases; nil: new ones
 	server func(*Server, *http.Server)
 	http2  bool // over TLS; false: HTTP/1.1 without TLS
 }
@@ -82,8 +86,49 @@ func setup(t *testing.T) *environment {
 // setupWith starts a server with these settings.
 func setupWith(t *testing.T, set settings) *environment {
 	t.Helper()
-	h := &environment{db: set.db, log: new(logBuffer)}
-	if h.db == nil {
+	log := new(logBuffer)
+	h, home := startCell(t, set, 0, log)
+	base, transport := home.URL, new(http.Transport)
+	if set.http2 {
+		transport = home.Client().Transport.(*http.Transport)
+	}
+	own := []string{base}
+	if n := gatewaytest.Cells(t); n > 0 {
+		for number := 1; number < n; number++ {
+			other, listener := startCell(t, set, number, log)
+			h.others, own = append(h.others, other), append(own, listener.URL)
+		}
+		cfg := h.cfg
+		front := gatewaytest.Start(t, gateway.Config{
+			Key: h.keyOfGateway(), TLS: transport.TLSClientConfig, Version: cfg.Version, Logger: cfg.Logger, LogAll: cfg.LogAll,
+			HidePayloads: cfg.HidePayloads, VerifyClient: cfg.VerifyClient, LoopbackOnly: cfg.LoopbackOnly, Hosts: cfg.Hosts,
+		}, set.http2, own...)
+		base = front.URL
+		if set.http2 {
+			transport = front.Client().Transport.(*http.Transport)
+		}
+	}
+	h.raw = transport
+	t.Cleanup(transport.CloseIdleConnections)
+	if set.seen == nil {
+		set.seen = make(map[string]bool)
+	}
+	h.client = &client{
+		t:    t,
+		url:  base,
+		own:  own,
+		http: &http.Client{Transport: &conform{t: t, next: transport, seen: set.seen}, CheckRedirect: noRedirect},
+	}
+	return h
+}
+
+// startCell starts a server, of the cell of this number unless set says otherwise.
+func startCell(t *testing.T, set settings, number int, log *logBuffer) (*environment, *httptest.Server) {
+	t.Helper()
+	h := &environment{log: log, client: &client{t: t}}
+	if set.beside != nil {
+		h.db = set.beside.all()[number].db
+	} else {
 		h.db = pgtest.New(t)
 	}
 	db, err := pg.Open(t.Context(), pg.Config{URL: h.db.ServiceURL})
@@ -91,8 +136,8 @@ func setupWith(t *testing.T, set settings) *environment {
 		t.Fatal(err)
 	}
 	h.database = db
-	ccfg := cell.Config{Database: db, QueryTimeout: busyTimeout}
-	if set.cell != nil {
+	ccfg := cell.Config{Database: db, Number: number, QueryTimeout: busyTimeout}
+	if set.cell != nil && number == 0 {
 		set.cell(&ccfg)
 	}
 	if h.cells, err = cell.Open(t.Context(), ccfg); err != nil {
@@ -166,59 +211,63 @@ func setupWith(t *testing.T, set settings) *environment {
 	if set.http != nil {
 		set.http(&cfg)
 	}
+	h.cfg, h.sharedKey = cfg, acfg.Key
 	h.srv = New(cfg)
 	listener := httptest.NewUnstartedServer(nil)
 	listener.Config = h.srv.HTTPServer()
+	h.admitGateway(listener.Config)
 	if set.server != nil {
 		set.server(h.srv, listener.Config)
 	}
-	transport := new(http.Transport)
 	if set.http2 {
 		listener.EnableHTTP2 = true
 		listener.StartTLS()
-		transport = listener.Client().Transport.(*http.Transport)
 	} else {
 		listener.Start()
 	}
 	t.Cleanup(listener.Close)
-	base := listener.URL
-	if gatewaytest.Cells(t) > 0 {
-		front := gatewaytest.Start(t, gateway.Config{
-			Key: keyOfGateway(t, h.access, acfg.Key), TLS: transport.TLSClientConfig, Version: cfg.Version, Logger: cfg.Logger, LogAll: cfg.LogAll,
-			VerifyClient: cfg.VerifyClient, LoopbackOnly: cfg.LoopbackOnly, Hosts: cfg.Hosts,
-		}, set.http2, base)
-		base = front.URL
-		if set.http2 {
-			transport = front.Client().Transport.(*http.Transport)
-		}
-	}
-	h.raw = transport
-	t.Cleanup(transport.CloseIdleConnections)
-	if set.seen == nil {
-		set.seen = make(map[string]bool)
-	}
-	h.client = &client{
-		t:    t,
-		url:  base,
-		own:  listener.URL,
-		http: &http.Client{Transport: &conform{t: t, next: transport, seen: set.seen}, CheckRedirect: noRedirect},
-	}
-	return h
+	return h, listener
 }
 
-// keyOfGateway returns an admin key for a gateway: that which is stored nowhere, unless there is none and the database has keys already.
-func keyOfGateway(t *testing.T, keys *access.Service, stored string) string {
-	t.Helper()
-	page, err := keys.List(t.Context(), 1, "")
-	if err != nil {
-		t.Fatal(err)
+// admitGateway has the server of one of several cells take gatewaytest.Key, too, unless it has a key that gateways can have. Tests begin with servers that anyone may
+// call, and then make a first key, after which a gateway without one is refused.
+func (h *environment) admitGateway(server *http.Server) {
+	h.t.Helper()
+	if gatewaytest.Cells(h.t) < 2 || h.sharedKey != "" {
+		return
 	}
-	if stored != "" || len(page.Keys) == 0 {
-		return stored
-	}
-	_, text, err := keys.Create(t.Context(), access.CreateParams{Name: "gateway", Scopes: []access.Scope{access.Admin}})
+	keys, err := access.Open(h.t.Context(), access.Config{Database: h.database, QueryTimeout: busyTimeout, Key: gatewaytest.Key})
 	if err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
+	}
+	keepRunning(h.t, keys.Run, keys.Close)
+	cfg := h.cfg
+	cfg.Access = keys
+	server.Handler = gatewaytest.Admit(server.Handler, New(cfg).Handler(), h.access)
+	if h.cells.Number() == 0 {
+		server.Handler = gatewaytest.Spread(server.Handler, h.cells)
+	}
+}
+
+// keyOfGateway returns an admin key for a gateway: that which is stored nowhere, unless there is none and the database of a single cell has keys already.
+func (h *environment) keyOfGateway() string {
+	h.t.Helper()
+	if h.sharedKey != "" {
+		return h.sharedKey
+	}
+	if gatewaytest.Cells(h.t) > 1 {
+		return gatewaytest.Key
+	}
+	page, err := h.access.List(h.t.Context(), 1, "")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if len(page.Keys) == 0 {
+		return ""
+	}
+	_, text, err := h.access.Create(h.t.Context(), access.CreateParams{Name: "gateway", Scopes: []access.Scope{access.Admin}})
+	if err != nil {
+		h.t.Fatal(err)
 	}
 	return text
 }
@@ -242,25 +291,92 @@ func keepRunning(t *testing.T, run, closeService func(context.Context) error) {
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// sql runs a statement in the test's database.
+// all returns every cell, by their numbers: this one, and those behind the same gateway.
+func (h *environment) all() []*environment { return append([]*environment{h}, h.others...) }
+
+// atHome returns the environment without the other cells, for statements about what is at home alone, or that make something, and for what home says of itself.
+func (h *environment) atHome() *environment { return h.cell(0) }
+
+// cell returns one of the cells, with a client that calls the gateway.
+func (h *environment) cell(number int) *environment {
+	alone := *h.all()[number]
+	alone.others = nil
+	c := *h.client
+	c.own = c.own[number : number+1]
+	alone.client = &c
+	return &alone
+}
+
+// cellOf returns the cell that a queue is on, for statements about it. A queue that is placed nowhere is placed.
+func (h *environment) cellOf(queue string) *environment {
+	h.t.Helper()
+	if len(h.others) == 0 {
+		return h
+	}
+	placed, err := h.cells.Placement(h.t.Context(), queue)
+	if errors.Is(err, cell.ErrNotPlaced) {
+		h.placeOn(1, queue)
+		return h.cell(1)
+	}
+	if err != nil {
+		h.t.Fatalf("the queue %s: %v", queue, err)
+	}
+	if placed.Cells == nil { // all
+		return h.atHome()
+	}
+	return h.cell(placed.Cells[0])
+}
+
+// placeOn places queues on a cell, where there are several: those that events go between have to be on one, as nothing brings events from cell to cell; and at home ids begin
+// with 1.
+func (h *environment) placeOn(number int, queues ...string) {
+	h.t.Helper()
+	for _, queue := range queues {
+		if len(h.others) == 0 {
+			break
+		}
+		if _, err := h.cells.Place(h.t.Context(), cell.PlaceParams{Queue: queue, Cells: cell.Set{number}, IfAbsent: true}); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// drain has every server and its queue drain.
+func (h *environment) drain() {
+	for _, at := range h.all() {
+		at.srv.Drain()
+		at.svc.Drain()
+	}
+}
+
+// sql runs a statement in the test's database; of several cells, in each of them.
 func (h *environment) sql(statement string, args ...any) {
 	h.t.Helper()
-	conn := h.connect()
-	if _, err := conn.Exec(h.t.Context(), statement, args...); err != nil {
-		h.t.Fatalf("%s: %v", statement, err)
+	for _, at := range h.all() {
+		conn := at.connect()
+		if _, err := conn.Exec(h.t.Context(), statement, args...); err != nil {
+			h.t.Fatalf("%s: %v", statement, err)
+		}
+		_ = conn.Close(h.t.Context())
 	}
 }
 
-// count returns the number that a query returns.
-func (h *environment) count(query string, args ...any) (n int) {
+// count returns the number that a query returns; of several cells, the sum of theirs.
+func (h *environment) count(query string, args ...any) (sum int) {
 	h.t.Helper()
-	conn := h.connect()
-	if err := conn.QueryRow(h.t.Context(), query, args...).Scan(&n); err != nil {
-		h.t.Fatalf("%s: %v", query, err)
+	for _, at := range h.all() {
+		var n int
+		conn := at.connect()
+		if err := conn.QueryRow(h.t.Context(), query, args...).Scan(&n); err != nil {
+			h.t.Fatalf("%s: %v", query, err)
+		}
+		_ = conn.Close(h.t.Context())
+		sum += n
 	}
-	return n
+	return sum
 }
 
+// connect returns a connection to the test's database; of several cells, to that of home.
 func (h *environment) connect() *pgx.Conn {
 	h.t.Helper()
 	conn, err := pgx.Connect(h.t.Context(), h.db.URL)
@@ -275,7 +391,7 @@ func (h *environment) connect() *pgx.Conn {
 type client struct {
 	t      *testing.T
 	url    string
-	own    string // the URL for what each process says of itself; differs from url behind a gateway, which says other things
+	own    []string // the URLs of the servers, home first, for what each process says of itself; behind a gateway, which says other things, url is none of them
 	http   *http.Client
 	header http.Header // of every request
 }
@@ -302,8 +418,8 @@ type answer struct {
 func (c *client) request(ctx context.Context, method, path, body string) *http.Request {
 	c.t.Helper()
 	base := c.url
-	if c.own != "" && (path == "/metrics" || path == "/readyz") {
-		base = c.own
+	if isOfProcess(path) && len(c.own) > 0 {
+		base = c.own[0]
 	}
 	r, err := http.NewRequestWithContext(ctx, method, base+path, strings.NewReader(body))
 	if err != nil {
@@ -324,8 +440,24 @@ func (c *client) request(ctx context.Context, method, path, body string) *http.R
 	return r
 }
 
-// try makes a call that does not have to match the contract.
+// isOfProcess reports whether each process answers a path for itself.
+func isOfProcess(path string) bool { return path == "/metrics" || path == "/readyz" }
+
+// try makes a call that does not have to match the contract. What several processes say of themselves is one after the other in the answer.
 func (c *client) try(method, path, body string) answer {
+	c.t.Helper()
+	got := c.tryOnce(method, path, body)
+	if path == "/metrics" && got.status == http.StatusOK && method == http.MethodGet && len(c.own) > 1 {
+		for _, url := range c.own[1:] {
+			other := *c
+			other.own = []string{url}
+			got.body += "\n" + other.tryOnce(method, path, body).body
+		}
+	}
+	return got
+}
+
+func (c *client) tryOnce(method, path, body string) answer {
 	c.t.Helper()
 	resp, err := c.http.Do(c.request(c.t.Context(), method, path, body))
 	if err != nil {
@@ -437,7 +569,13 @@ func (c *client) claim(body string) []seenEvent {
 // claimOne claims one event, and fails the test without one.
 func (c *client) claimOne() seenEvent {
 	c.t.Helper()
-	events := c.claim("")
+	return c.claimOneBy("")
+}
+
+// claimOneBy is claimOne with a body.
+func (c *client) claimOneBy(body string) seenEvent {
+	c.t.Helper()
+	events := c.claim(body)
 	if len(events) != 1 {
 		c.t.Fatalf("claimed %d events, want 1", len(events))
 	}
@@ -471,6 +609,7 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 // wait waits for a line that contains all parts, and returns it.
 func (b *logBuffer) wait(t *testing.T, parts ...string) string {
 	t.Helper()
+	late := time.After(30 * time.Second)
 	for seen := 0; ; {
 		b.mu.Lock()
 		for ; seen < len(b.lines); seen++ {
@@ -488,7 +627,7 @@ func (b *logBuffer) wait(t *testing.T, parts ...string) string {
 		case <-more:
 		case <-t.Context().Done():
 			t.Fatalf("the test ended before the log had a line with %q", parts)
-		case <-time.After(30 * time.Second):
+		case <-late:
 			t.Fatalf("the log has no line with %q:\n%s", parts, b)
 		}
 	}

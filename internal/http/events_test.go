@@ -43,6 +43,7 @@ func TestInsertedEventIsReturnedUnchangedAtItsLocation(t *testing.T) {
 func TestEventTSIsReadFromThePayload(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "default")
 	at := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
 	for _, ts := range []string{
 		fmt.Sprintf("%d", at.Unix()), fmt.Sprintf("%q", fmt.Sprintf("%d.000000", at.Unix())), fmt.Sprintf("%q", at.In(time.FixedZone("", 3600)).Format(time.RFC3339)),
@@ -60,6 +61,7 @@ func TestEventTSIsReadFromThePayload(t *testing.T) {
 func TestBatchIsStoredInOrderOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(2, "default", "b")
 	vt := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	ids := decode[struct{ IDs []int64 }](h.call("POST", "/events/batch",
 		`{"events":[{"event":{"n":0}},{"event":{"n":1},"queue":"b"},{"event":{"n":2},"delay":"1m"},{"event":{"n":3},"vt":"`+vt.Format(time.RFC3339Nano)+`"}]}`).want(201)).IDs
@@ -147,7 +149,7 @@ func TestClaimLeasesTheOldestEvent(t *testing.T) {
 	h := setup(t)
 	first, second := h.insert(`{"n":1}`), h.insert(`{"n":2}`)
 	h.call("POST", "/events?queue=other", `{}`).want(201)
-	e := h.claim(`{"invisible_for":"1m"}`)[0]
+	e := h.claimOneBy(`{"invisible_for":"1m"}`)
 	if e.ID != first || e.Attempts != 1 || len(e.Claimed) != 1 || e.Receipt == "" || e.VT.Sub(e.Claimed[0]) != time.Minute {
 		t.Errorf("claimed %+v", e)
 	}
@@ -462,7 +464,7 @@ func TestSameRequestUnderTheSameKeyInsertsOneEvent(t *testing.T) {
 		h.with("Idempotency-Key", `order-1`).call("POST", path+"&key=order-1", `{"a":1,"b":[2]}`).wantDeduplicated(first)
 	}
 	again()
-	e := h.claim(`{"queue":"work"}`)[0]
+	e := h.claimOneBy(`{"queue":"work"}`)
 	if e.Key != "order-1" {
 		t.Errorf("claimed %+v", e)
 	}
@@ -578,10 +580,18 @@ func TestConcurrentInsertsUnderOneKeyInsertOneEvent(t *testing.T) {
 	}
 }
 
+// endWaits returns how many requests wait for the end of an event.
+func (h *environment) endWaits() (n int64) {
+	for _, at := range h.all() {
+		n += at.svc.EndWaits()
+	}
+	return n
+}
+
 // awaitEndWait waits until a request waits for the end of an event.
 func (h *environment) awaitEndWait() {
 	h.t.Helper()
-	for deadline := time.Now().Add(time.Minute); h.svc.EndWaits() == 0; <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); h.endWaits() == 0; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			h.t.Fatal("no request waits for the end of an event")
 		}

@@ -374,7 +374,7 @@ func TestHistoryHasTheAttemptsAndTimesOfAJob(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insertWith("type=a&max_attempts=9")
-	h.nack(h.claim(`{"worker":"w1"}`)[0], `,"error":"try later"`)
+	h.nack(h.claimOneBy(`{"worker":"w1"}`), `,"error":"try later"`)
 	h.claim(`{"worker":"w2"}`)
 	h.sql("update agent.event set vt = now()") // the lease of w2 has ended
 	if e := h.get(id); *e.ErrorCount != 2 || *e.LastError != "try later" {
@@ -470,7 +470,7 @@ func TestNackOnTheLastAttemptFailsTheEvent(t *testing.T) {
 	if got := decode[seenEvent](h.nack(h.claimOne(), `,"error":"first"`)); got.Outcome != "" {
 		t.Errorf("the first nack: %+v", got)
 	}
-	if got := decode[seenEvent](h.nack(h.claim(`{"max_attempts":1}`)[0], `,"error":"second"`)); got.Outcome != "failed" {
+	if got := decode[seenEvent](h.nack(h.claimOneBy(`{"max_attempts":1}`), `,"error":"second"`)); got.Outcome != "failed" {
 		t.Errorf("the last nack: %+v", got)
 	}
 	if e := h.get(id); e.Outcome != "failed" || *e.ErrorCount != 2 || *e.LastError != "second" || e.Retryable == nil || !*e.Retryable {

@@ -141,7 +141,7 @@ func TestMetricsHaveTheLabelsThatAreDocumented(t *testing.T) {
 func TestMetricsOfManyQueuesAreBounded(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	h.sql(`insert into agent.event (event, queue) select '{}', 'q' || i from generate_series(1, 700) i`)
+	h.atHome().sql(`insert into agent.event (event, queue) select '{}', 'q' || i from generate_series(1, 700) i`)
 	got := h.call("GET", "/metrics", "").want(200).body
 	for _, want := range []string{"queued_database_up 1", "queued_queues_counted 1", "queued_queues_left_out 200"} {
 		if !strings.Contains(got, "\n"+want+"\n") {

@@ -34,11 +34,12 @@ func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.slowAfter = busyTimeout }})
+	h.placeOn(0, "mail")
 	id := h.with("X-Request-Id", "mine-1").try("POST", "/events?queue=mail", `{"password":"hunter2"}`).want(201).header.Get("X-Request-Id")
 	if id != "mine-1" {
 		t.Errorf("the request's id is %q", id)
 	}
-	line := h.log.wait(t, `"request_id":"mine-1"`)
+	line := h.log.wait(t, `"request_id":"mine-1"`, `"route":"/events"`, `"bytes":`)
 	var got map[string]any
 	if err := json.Unmarshal([]byte(line), &got); err != nil {
 		t.Fatal(err)

@@ -54,7 +54,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 	id := h.insert(`{}`)
 	reader := keyed.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}})
 	slow := keyed.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}, Rate: &access.Rate{PerSecond: 0.001, Burst: 1}})
-	keyed.key(slow).try("GET", "/version", "").want(200)
+	keyed.key(slow).try("GET", "/keys/self", "").want(200)
 	seen := make(map[string]bool)
 	for name, got := range map[string]answer{
 		"invalid_json":           h.try("POST", "/events", `{"a":1,}`),
@@ -63,7 +63,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"invalid_parameter":      h.try("GET", "/history?limit=0&from=yesterday&contains=%7B%7D", ""),
 		"invalid_parameter-id":   h.try("GET", "/events/9223372036854775808", ""),
 		"unknown_parameter":      h.try("GET", "/events?que=mail", ""),
-		"invalid_cursor":         h.try("GET", "/history?cursor=x", ""),
+		"invalid_cursor":         h.try("GET", "/keys?cursor=x", ""),
 		"invalid_cloudevent":     h.try("POST", "/cloudevents", `{"specversion":"1.0","id":"1","source":"my shop","partitionKey":1}`),
 		"unauthorized":           keyed.try("POST", "/claim", ""),
 		"cross_origin":           h.with("Origin", "https://evil.example").try("POST", "/claim", ""),
@@ -107,7 +107,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"key_ended":              failWith(t, fmt.Errorf("rotating: %w", access.ErrInactive)),
 		"last_admin_key":         failWith(t, fmt.Errorf("revoking: %w", access.ErrLastAdmin)),
 		"forbidden":              keyed.key(reader).try("POST", "/claim", ""),
-		"rate_limited":           keyed.key(slow).try("GET", "/version", ""),
+		"rate_limited":           keyed.key(slow).try("GET", "/keys/self", ""),
 		"schedule_ended":         failWith(t, fmt.Errorf("pausing: %w", schedule.ErrEnded)),
 		"precondition_failed":    failWith(t, fmt.Errorf("changing: %w", schedule.ErrStale)),
 		"idempotency_key_reused": failWith(t, fmt.Errorf("inserting: %w", queue.ErrKeyReused)),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,7 +144,7 @@ func TestQueueHasTheCountsOfItsListing(t *testing.T) {
 	}
 	h.insertWith("queue=work&delay=1h")
 	h.insertWith("queue=other")
-	h.ack(h.claim(`{"queue":"work"}`)[0])
+	h.ack(h.claimOneBy(`{"queue":"work"}`))
 	h.claim(`{"queue":"work"}`)
 	h.sql("update agent.event set vt = now() - interval '10 minutes' where attempts = 0 and vt <= now()")
 	got := decode[map[string]any](h.call("GET", "/queues/work", "").want(200))
@@ -174,12 +175,12 @@ func TestQueueWithEventsIsDeletedWithPurgeOnly(t *testing.T) {
 	h.call("POST", path+"/resume", "").want(200)
 	done, id, later := h.insertWith("queue=work"), h.insertWith("queue=work"), h.insertWith("queue=work&delay=1h")
 	other := h.insertWith("queue=other")
-	h.ack(h.claim(`{"queue":"work"}`)[0])
+	h.ack(h.claimOneBy(`{"queue":"work"}`))
 	if p := h.call("DELETE", path, "").wantProblem(problem.QueueNotEmpty); !strings.Contains(p.Detail, "has events: 2.") {
 		t.Errorf("the refusal is %q", p.Detail)
 	}
 	h.with("If-Match", etag).call("DELETE", path+"?purge=true", "").wantProblem(problem.PreconditionFailed)
-	leased := h.claim(`{"queue":"work"}`)[0]
+	leased := h.claimOneBy(`{"queue":"work"}`)
 	for _, query := range []string{"", "?purge=true"} { // without purge, too: to send it would not help
 		p := h.call("DELETE", path+query, "").wantProblem(problem.QueueLeased)
 		if !strings.Contains(p.Detail, "under a lease: 1. Pause the queue") || strings.Contains(p.Detail, "purge") {
@@ -217,12 +218,16 @@ func TestQueueWithEventsIsDeletedWithPurgeOnly(t *testing.T) {
 func TestQueueIsNotDeletedWhileSomethingNamesIt(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(1, "work")
 	const path = "/queues/work"
 	h.call("PUT", path, "{}").want(200)
 	schedule := decode[struct{ ID int64 }](h.call("POST", "/schedules", `{"event":{},"queue":"work","cron":"@yearly","timezone":"UTC"}`).want(201)).ID
 	h.call("PUT", "/subscriptions/audit", `{"filters":[{"topics":["a.b"]}],"deliver":{"queue":"work"}}`)
-	h.sql(`insert into agent.source (name, kind, queue, secrets, dedup_for, tolerance) values ('github', 'token', 'work', '{"\\x00"}', '1d', '5m')`)
+	h.atHome().sql(`insert into agent.source (name, kind, queue, secrets, dedup_for, tolerance) values ('github', 'token', 'work', '{"\\x00"}', '1d', '5m')`)
 	want := fmt.Sprintf("These name the queue: schedule %d, source github, subscription audit. ", schedule)
+	if len(h.others) > 0 { // of several cells, the first that something names the queue on says so
+		want = "These name the queue: source github, subscription audit. "
+	}
 	for _, query := range []string{"", "?purge=true"} {
 		if p := h.call("DELETE", path+query, "").wantProblem(problem.QueueInUse); !strings.HasPrefix(p.Detail, want) {
 			t.Errorf("the refusal is %q, want %q", p.Detail, want)
@@ -238,7 +243,7 @@ func TestQueueIsNotDeletedWhileSomethingNamesIt(t *testing.T) {
 func TestDeletedQueueIsForgottenByTheMetricsOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	other := setupWith(t, settings{db: h.db})
+	other := setupWith(t, settings{beside: h})
 	h.insertWith("queue=work")
 	if got := other.call("POST", "/claim", `{"queue":"work","wait":"10s"}`).want(200); len(decode[seenPage](got).Events) != 1 {
 		t.Fatalf("claimed %s", got.body)
@@ -268,7 +273,7 @@ func TestPolicySuppliesWhatCallsOmit(t *testing.T) {
 	claim := func(fields string) seenEvent {
 		t.Helper()
 		h.sql("update agent.event set vt = now()")
-		return h.claim(`{"queue":"work"` + fields + `}`)[0]
+		return h.claimOneBy(`{"queue":"work"` + fields + `}`)
 	}
 	e := claim("")
 	if lease := e.VT.Sub(e.Claimed[0]); lease != 2*time.Minute {
@@ -326,7 +331,7 @@ func TestPausedQueueAcceptsInsertsButNoClaims(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	before := h.insertWith("queue=work")
-	leased := h.claim(`{"queue":"work"}`)[0]
+	leased := h.claimOneBy(`{"queue":"work"}`)
 	paused := decode[map[string]any](h.call("POST", "/queues/work/pause", "").want(200))
 	if paused["paused"] != true || paused["queue"] != "work" {
 		t.Errorf("pausing returned %v", paused)
@@ -421,13 +426,13 @@ func (c *client) executions(query string) (out []seenExecution) {
 func TestExecutionsAreCountedByTypeAndWorker(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	if got := h.call("GET", "/stats/executions", "").want(200).body; got != `{"executions":[]}` {
+	if got := h.call("GET", "/stats/executions", "").want(200).body; !strings.HasPrefix(got, `{"executions":[]`) {
 		t.Errorf("before any work: %s", got)
 	}
 	work := func(options, claim string, took time.Duration) {
 		t.Helper()
 		id := h.insertWith(options)
-		e := h.claim(claim)[0]
+		e := h.claimOneBy(claim)
 		h.sql("update agent.event set claimed[1] = claimed[1] - $1::interval", took)
 		h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
 		_ = e
@@ -438,7 +443,7 @@ func TestExecutionsAreCountedByTypeAndWorker(t *testing.T) {
 	work("", `{"worker":"w1"}`, time.Second)
 	work("type=b%20%26", ``, time.Second)
 	h.insertWith("type=a")
-	h.nack(h.claim(`{"worker":"w1"}`)[0], `,"final":true`) // does not count
+	h.nack(h.claimOneBy(`{"worker":"w1"}`), `,"final":true`) // does not count
 	h.insertWith("type=a")
 	h.call("POST", "/queues/default/purge", "").want(200)
 
@@ -478,10 +483,10 @@ func TestProcessesAreListedWithTheirCounts(t *testing.T) {
 	h.nack(e[1], "")
 	h.nack(e[2], `,"final":true`)
 	got := decode[struct{ Processes []map[string]any }](h.call("GET", "/stats/processes", "").want(200)).Processes
-	if len(got) != 1 {
-		t.Fatalf("there are %d processes, want 1", len(got))
+	if len(got) != len(h.all()) {
+		t.Fatalf("there are %d processes, want one of each cell", len(got))
 	}
-	p := got[0]
+	p := got[slices.IndexFunc(got, func(p map[string]any) bool { return p["posted"] != 0.0 })]
 	counted := fmt.Sprint(p["posted"], p["claimed"], p["acked"], p["nacked"], p["failed"], p["expired"], p["released"], p["waiting_claims"])
 	if counted != "3 3 1 1 1 0 0 0" {
 		t.Errorf("%s is wrong: %v", counted, p)

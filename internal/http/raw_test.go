@@ -66,6 +66,6 @@ func TestRawBodyWithoutAMediaTypeIsAnswered(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insert(`{}`)
-	h.sql(`select agent.keep_raw_body($1, convert_to(e'from SQL\n', 'UTF8'))`, id)
+	h.cellOf("default").sql(`select agent.keep_raw_body($1, convert_to(e'from SQL\n', 'UTF8'))`, id)
 	h.wantRaw(id, "from SQL\n", "application/octet-stream")
 }

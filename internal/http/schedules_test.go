@@ -508,12 +508,12 @@ func TestOccurrenceStatusFollowsItsEvent(t *testing.T) {
 		return got[0]
 	}
 	wantStatus("pending")
-	lease := h.claim(`{"queue":"greetings"}`)[0]
+	lease := h.claimOneBy(`{"queue":"greetings"}`)
 	wantStatus("processing")
 	nack := fmt.Sprintf("/events/%d/nack", lease.ID)
 	h.call("POST", nack, fmt.Sprintf(`{"receipt":%q,"error":"busy"}`, lease.Receipt)).want(200)
 	wantStatus("pending")
-	lease = h.claim(`{"queue":"greetings"}`)[0]
+	lease = h.claimOneBy(`{"queue":"greetings"}`)
 	h.call("POST", nack, fmt.Sprintf(`{"receipt":%q,"error":"no such number","final":true}`, lease.Receipt)).want(200)
 	if got := wantStatus("failed"); got.FailureReason != "no such number" || got.RetryCount != 1 || got.ExecutedAt == nil {
 		t.Errorf("the failed occurrence is %+v", got)

@@ -581,7 +581,7 @@ func TestWithoutAKeyForSecretsNothingIsSealed(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"]}`)
-	unsealed := setupWith(t, settings{db: h.db, sources: func(c *webhook.Config) { c.Sealer = nil }})
+	unsealed := setupWith(t, settings{beside: h, sources: func(c *webhook.Config) { c.Sealer = nil }})
 	for _, got := range []answer{
 		unsealed.deliver("t", `{}`, "Authorization", "s"),
 		unsealed.call("PUT", "/sources/new", `{"kind":"token","queue":"in","secrets":["s"]}`),
@@ -597,7 +597,7 @@ func TestWithoutAKeyForSecretsNothingIsSealed(t *testing.T) {
 func TestSourceIsKnownToOtherProcessesAtOnce(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	b := setupWith(t, settings{db: a.db})
+	b := setupWith(t, settings{beside: a})
 	b.deliver("t", `{}`, "Authorization", "s").wantProblem(problem.SourceNotFound)
 	a.putSource("t", `{"kind":"token","queue":"in","secrets":["s"]}`)
 	b.deliver("t", `{}`, "Authorization", "s").want(http.StatusOK)
@@ -739,7 +739,7 @@ func TestDeliveryWithoutProofIsRefusedBeforeItsBody(t *testing.T) {
 		}
 	}
 	// A body that is in order so far is read.
-	if used := h.srv.bodies.Stats(); used.Unverified != 0 || used.Verified != 0 {
+	if used := h.srv.bodies.Stats(); used.Unverified != 0 || used.Verified != 0 && len(h.others) == 0 { // a gateway of several cells has claims of its own there
 		t.Errorf("the bodies take %+v", used)
 	}
 	conn := h.begin("/in/github", 2, "{", "X-Hub-Signature-256", "sha256="+sign("c2VjcmV0", "{}"))
@@ -937,7 +937,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 	}
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"],"headers":["X-Long"]}`)
 	h.deliver("t", `{"n":1}`, "Authorization", "s").want(http.StatusOK)
-	e := h.claim(`{"queue":"in"}`)[0]
+	e := h.claimOneBy(`{"queue":"in"}`)
 	if verified(e) != "t" || e.Source != "t" {
 		t.Fatalf("the claim is %+v", e)
 	}
@@ -948,7 +948,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 	}
 	h.call("POST", fmt.Sprintf("/history/%d/requeue", e.ID), "").want(http.StatusCreated)
 	h.call("POST", "/queues/in/move", `{"to":"moved"}`).want(http.StatusOK)
-	if e = h.claim(`{"queue":"moved"}`)[0]; verified(e) != "t" {
+	if e = h.claimOneBy(`{"queue":"moved"}`); verified(e) != "t" {
 		t.Errorf("the moved copy is %+v", e)
 	}
 	out := h.with("Accept", "application/cloudevents+json").try("GET", fmt.Sprintf("/events/%d", e.ID), "").want(http.StatusOK).body
@@ -957,7 +957,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 	}
 	// A header field that is too long to be kept does not take it along.
 	h.deliver("t", `{"n":2}`, "Authorization", "s", "X-Long", strings.Repeat("x", 20_000)).want(http.StatusOK)
-	if e := h.claim(`{"queue":"in"}`)[0]; verified(e) != "t" {
+	if e := h.claimOneBy(`{"queue":"in"}`); verified(e) != "t" {
 		t.Errorf("the claim is %+v", e)
 	}
 
@@ -966,7 +966,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 	h.putSource("topic", `{"kind":"token","topic":"shop.orders","secrets":["s"],"key":"{/id}"}`)
 	for _, body := range []string{`{"id":1}`, `{}`} { // with a key, and without
 		h.deliver("topic", body, "Authorization", "s").want(http.StatusOK)
-		if e := h.claim(`{"queue":"delivered","wait":"60s"}`)[0]; verified(e) != "topic" {
+		if e := h.claimOneBy(`{"queue":"delivered","wait":"60s"}`); verified(e) != "topic" {
 			t.Errorf("the delivery of %s is %+v", body, e)
 		}
 	}
@@ -1019,7 +1019,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 		t.Errorf("%d forged events are stored", n)
 	}
 	// A delayed publication of an earlier version may say so.
-	h.sql(`insert into agent.event (queue, event) values ('queued.publish', '{"topic": "late", "event": {}, "meta": {"verified_source": "t", "a": 1}}')`)
+	h.atHome().sql(`insert into agent.event (queue, event) values ('queued.publish', '{"topic": "late", "event": {}, "meta": {"verified_source": "t", "a": 1}}')`)
 	h.sql(`select agent_service.publish_due()`)
 	if n := h.count(`select count(*) from agent.log where topic = 'late' and meta = '{"a": 1}'`); n != 1 {
 		t.Error("a delayed publication says so")

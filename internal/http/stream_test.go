@@ -257,7 +257,7 @@ func TestStreamResumesInAnotherProcessWithoutLossOrRepetition(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
-	processes := []*environment{h, setupWith(t, settings{db: h.db})}
+	processes := []*environment{h, setupWith(t, settings{beside: h})}
 	const count = 300
 	published := make(chan struct{})
 	go func() {

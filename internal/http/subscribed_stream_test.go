@@ -75,7 +75,7 @@ func TestStreamOfASubscriptionResumesInAnotherProcess(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
-	processes := []*environment{h, setupWith(t, settings{db: h.db})}
+	processes := []*environment{h, setupWith(t, settings{beside: h})}
 	h.call("PUT", "/subscriptions/s", `{"filters":[{"topics":["a"]}]}`).want(http.StatusCreated)
 	first := h.publishInside("a", -1)
 	h.call("POST", "/subscriptions/s/seek", `{"to":`+first+`}`).want(http.StatusOK)

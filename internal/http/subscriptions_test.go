@@ -343,7 +343,7 @@ func TestSubscriptionIsDeliveredIntoAQueue(t *testing.T) {
 	if again := claim(); again.ID == e.ID || again.Publication["position"] != e.Publication["position"] {
 		t.Errorf("the replay delivered %+v", again)
 	}
-	metrics := h.call("GET", "/metrics", "").body
+	metrics := h.atHome().call("GET", "/metrics", "").body
 	if !strings.Contains(metrics, "\nqueued_router_active 1\n") || strings.Contains(metrics, "\nqueued_router_delivered_total 0\n") {
 		t.Errorf("the metrics are %s", metrics)
 	}

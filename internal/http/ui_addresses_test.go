@@ -120,7 +120,7 @@ func TestFormsRefuseWhatCannotBeSent(t *testing.T) {
 	}
 	b.get("redrives/new?worker=%ff").want(400).says("<code>worker</code>", "must be UTF-8")
 	b.post("queues/mail/post", url.Values{"event": {`{"a":"` + strings.Repeat("x", 5<<20) + `"}`}}).want(413).says("The form is too large", "4,096 KiB")
-	if n := h.count(`select count(*) from agent.redrive`) + h.count(`select count(*) from agent.api_key`) + h.count(`select count(*) from agent.schedule`); n != 0 {
+	if n := h.count(`select count(*) from agent.redrive`) + h.atHome().count(`select count(*) from agent.api_key`) + h.count(`select count(*) from agent.schedule`); n != 0 {
 		t.Errorf("%d things were made", n)
 	}
 }
@@ -129,6 +129,7 @@ func TestPagesSayWhichMethodsTheirAddressesTake(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "mail", "default")
 	key := h.adminKey()
 	words := h.uiSide(h.key(key), "in")
 	b := h.browseAs(t, key)

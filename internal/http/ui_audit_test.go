@@ -12,12 +12,13 @@ func TestAuditIsFilteredPagedAndDownloaded(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "mail")
 	admin := h.adminKey()
 	b := h.browseAs(t, admin)
 	const script = `<script>alert(1)</script>`
 	h.key(admin).call("PUT", "/queues/mail", `{}`).want(200)
 	h.key(admin).call("POST", "/queues/mail/pause", "").want(200)
-	h.sql(`insert into agent.audit (actor, role, action, target, detail) values ($1::text, $1::text, 'x.y', $1::text, jsonb_build_object('a', $1::text))`, script)
+	h.atHome().sql(`insert into agent.audit (actor, role, action, target, detail) values ($1::text, $1::text, 'x.y', $1::text, jsonb_build_object('a', $1::text))`, script)
 	b.get("audit").want(200).says("session.create", `href="./keys/`+admin[3:11]+`"`, `href="./queues/mail"`, "key:"+admin[3:11], "&lt;script&gt;", "the latest first").saysNot(script)
 	b.get("audit?action=key.*").want(200).says("key.create", "audit.csv?action=key.%2A").saysNot("session.create</a>", "queue.put")
 	b.get("audit?target=mail&actor=key:" + admin[3:11]).want(200).says("queue.put").saysNot("key.create")
@@ -25,7 +26,7 @@ func TestAuditIsFilteredPagedAndDownloaded(t *testing.T) {
 	b.get("audit?from=yesterday").want(400).says("Invalid parameter")
 	b.get("audit?cursor=none").want(400).says("Invalid cursor")
 
-	h.sql(`insert into agent.audit (actor, role, action, target) select 'many', 'queued', 'queue.run', 'q' || n from generate_series(1, 150) n`)
+	h.atHome().sql(`insert into agent.audit (actor, role, action, target) select 'many', 'queued', 'queue.run', 'q' || n from generate_series(1, 150) n`)
 	first := b.get("audit?actor=many").want(200).says("100 shown", `rel="next"`)
 	_, after, _ := strings.Cut(first.body, `rel="next" href="`)
 	next, _, _ := strings.Cut(after, `"`)

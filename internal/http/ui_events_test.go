@@ -38,6 +38,7 @@ func TestEventPageShowsAWaitingEvent(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "mail")
 	h.call("POST", "/events?queue=mail&type=mail.new&source=shop&key=k1&delay=1h&keep_raw=1h&meta="+url.QueryEscape(`{"trace":"4bf9"}`), `{"n":12345678901234567890.10, "to":"ada"}`).want(201)
 	b := h.browse(t)
 	page := b.afresh().get("events/1").want(200).says("Event 1 · queued", `<span class="tag scheduled">`, "Waits until", "12345678901234567890.10", "4bf9", "mail.new", "shop", "k1",
@@ -64,15 +65,16 @@ func TestEventPageShowsAttemptsOfAnEvent(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "default")
 	h.insert(`{"a":1}`)
-	claimed := h.claim(`{"worker":"worker-7"}`)[0]
+	claimed := h.claimOneBy(`{"worker":"worker-7"}`)
 	b := h.browse(t)
 	b.afresh().get("events/1").want(200).says("Leased by", "worker-7", "Mark as done…", `<span class="tag leased">running</span>`).saysNot("Run now", "Raw body")
 	long := strings.Repeat("no such mailbox <b>&", 50)
 	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":%q}`, claimed.Receipt, long)).want(200)
 	b.afresh().get("events/1").want(200).says("nacked", "<details><summary>no such mailbox &lt;b&gt;", "Mark as done…").saysNot("mailbox <b>")
 
-	claimed = h.claim(`{"worker":"worker-8"}`)[0]
+	claimed = h.claimOneBy(`{"worker":"worker-8"}`)
 	question := b.afresh().get("events/1/cancel").want(200).says("The worker worker-8 has it until", "its own ack is refused")
 	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":"again"}`, claimed.Receipt)).want(200)
 	b.post("events/1/cancel", url.Values{"seen": {question.hidden("seen")}}).want(409).says("The event has changed", "into history as done, because it was claimed before")
@@ -83,9 +85,10 @@ func TestEventPageRequeuesOnce(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "mail", "mail.dead")
 	h.call("PUT", "/queues/mail", `{"dead_letter":{"queue":"mail.dead"}}`).want(200)
 	h.call("POST", "/events?queue=mail", `{"a":1}`).want(201)
-	claimed := h.claim(`{"queue":"mail"}`)[0]
+	claimed := h.claimOneBy(`{"queue":"mail"}`)
 	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":"bounced","final":true}`, claimed.Receipt)).want(200)
 	b := h.browse(t)
 	b.afresh().get("events/1").want(200).says(`<span class="tag failed">`, "Failed: a worker has given it up", "bounced", `<dt>dead letter</dt><dd><a href="../events/2">2</a>`)
@@ -127,14 +130,15 @@ func TestEventPageRunsNothingOfOthers(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "default")
 	const script = `<script>alert(1)</script>`
 	quoted, entered := `"`+script+`"`, url.QueryEscape(script)
 	h.call("POST", "/events?type="+entered+"&source="+entered+"&key="+entered+"&keep_raw=1h&meta="+url.QueryEscape(`{"`+script+`":1}`), `{"a":`+quoted+`}`).want(201)
-	claimed := h.claim(`{"worker":` + quoted + `}`)[0]
+	claimed := h.claimOneBy(`{"worker":` + quoted + `}`)
 	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":%s}`, claimed.Receipt, quoted)).want(200)
 	b := h.browse(t)
 	b.afresh().get("events/1").want(200).says("&lt;script&gt;").saysNot(script, "style=", "onclick=")
-	claimed = h.claim(`{"worker":` + quoted + `}`)[0]
+	claimed = h.claimOneBy(`{"worker":` + quoted + `}`)
 	b.afresh().get("events/1/cancel").want(200).says("&lt;script&gt;").saysNot(script)
 	h.call("POST", "/events/1/ack", fmt.Sprintf(`{"receipt":%q,"result":{"x":%s}}`, claimed.Receipt, quoted)).want(200)
 	b.afresh().get("events/1").want(200).says("Result", "&lt;script&gt;").saysNot(script, "style=", "onclick=")
@@ -144,6 +148,7 @@ func TestLongPayloadsAreCut(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "default")
 	text := strings.Repeat("long ", 150_000)
 	h.insert(`{"a":"` + text + `"}`)
 	b := h.browse(t)
@@ -160,10 +165,11 @@ func TestPayloadsCanBeHidden(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
+	h.placeOn(0, "default")
 	h.call("POST", "/events?keep_raw=1h&meta="+url.QueryEscape(`{"m":"secret"}`), `{"p":"secret"}`).want(201)
 	b := h.browse(t)
 	b.afresh().get("events/1").want(200).says("QUEUED_UI_PAYLOADS=hidden").saysNot("secret", "/payload", "/raw", "data-copy")
-	claimed := h.claim(`{}`)[0]
+	claimed := h.claimOneBy(`{}`)
 	h.call("POST", "/events/1/ack", fmt.Sprintf(`{"receipt":%q,"result":{"r":"secret"}}`, claimed.Receipt)).want(200)
 	b.afresh().get("events/1").want(200).says("Done").saysNot("secret")
 	b.afresh().get("events/1/payload").want(403).says("Payloads are hidden").saysNot("secret")

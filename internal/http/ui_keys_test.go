@@ -81,7 +81,7 @@ func TestKeysAreMadeAndTheirTextShownOnce(t *testing.T) {
 		t.Error("the log has the text of a key")
 	}
 
-	n := h.count(`select count(*) from agent.api_key`)
+	n := h.atHome().count(`select count(*) from agent.api_key`)
 	for field, bad := range map[string]string{
 		"expires": "soon", "per_second": "NaN", "burst": "many", "queues": "", "name": "", "scope": "god", "topics": "a..b", "uses": "some",
 	} {
@@ -97,7 +97,7 @@ func TestKeysAreMadeAndTheirTextShownOnce(t *testing.T) {
 		}
 	}
 	b.post("keys/create", url.Values{"name": {"bad"}, "scope": {"read"}, "expires": {"2020-01-01T00:00"}}).want(400).says("is over")
-	if got := h.count(`select count(*) from agent.api_key`); got != n {
+	if got := h.atHome().count(`select count(*) from agent.api_key`); got != n {
 		t.Errorf("%d keys were made", got-n)
 	}
 }

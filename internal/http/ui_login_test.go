@@ -282,6 +282,7 @@ func TestEscapedNamesLeadToTheirPages(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "mail:eu")
 	admin := h.adminKey()
 	h.key(admin).call("POST", "/events?queue=mail:eu", `{}`).want(201)
 	b := h.browseAs(t, admin)
@@ -316,7 +317,7 @@ func TestWhatEndsASessionEndsItsPages(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	here := setup(t)
-	there := setupWith(t, settings{db: here.db})
+	there := setupWith(t, settings{beside: here})
 	admin := here.adminKey()
 	here.key(admin).call("POST", "/events?queue=mail", `{}`).want(201)
 	id := func(key string) string { return key[3:11] }

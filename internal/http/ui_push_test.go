@@ -134,8 +134,8 @@ func TestPagesOfSourcesAndPushesAreForWhoMaySeeThem(t *testing.T) {
 	}
 	h.call("POST", "/events?queue=orders.in", `{}`).want(201)
 	h.logUntil("/queues/orders.in/push/deliveries", 1)
-	key := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}, Queues: []string{"orders.*"}})
 	h.adminKey()
+	key := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}, Queues: []string{"orders.*"}})
 	b := h.browseAs(t, key)
 	b.get("sources").want(200).says("sources/shop").saysNot("sources/other", "New source")
 	b.get("sources/shop").want(200).saysNot("Pause", "Change…", "Delete…", "Test…")

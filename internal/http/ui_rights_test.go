@@ -14,6 +14,7 @@ func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "mail", "payroll")
 	admin := h.key(h.adminKey())
 	admin.call("POST", "/schedules", `{"name":"Report","queue":"mail","event":{},"cron":"@daily","timezone":"UTC"}`).want(201)
 	admin.call("POST", "/schedules", `{"name":"Secret","queue":"payroll","event":{},"cron":"@daily","timezone":"UTC"}`).want(201)

@@ -99,6 +99,7 @@ func TestSchedulesAreRunPausedAndDeletedByButtons(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "reports", "default")
 	b := h.browse(t)
 	_, at := h.createSchedule(`{"name":"Report","queue":"reports","event":{},"cron":"0 0 1 1 *","timezone":"America/New_York"}`)
 	_, to := h.createSchedule(`{"topic":"report.due","event":{},"at":"2030-01-01T00:00:00Z"}`)

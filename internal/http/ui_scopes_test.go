@@ -187,7 +187,7 @@ func TestPagesDoNothingThatTheKeyMayNot(t *testing.T) {
 					t.Errorf("a page shows the form %s, which is refused: %s", to, p.body)
 				}
 			}
-			if !may(access.Admin) && h.count(`select count(*) from agent.api_key where version > 1`)+h.count(`select count(*) from agent.api_key`) != 2 {
+			if !may(access.Admin) && h.atHome().count(`select count(*) from agent.api_key where version > 1`)+h.atHome().count(`select count(*) from agent.api_key`) != 2 {
 				t.Error("a key was made or changed")
 			}
 		})

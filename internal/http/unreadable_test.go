@@ -16,9 +16,9 @@ func TestEventThatCannotBeReadIsAnsweredWithTheReason(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	const huge = `(select jsonb_build_object('n', jsonb_agg('1e131071'::jsonb)) from generate_series(1, 9000))`
-	h.sql(`insert into agent.log (position, published_at, topic, event) select nextval('agent.log_position_seq'), now(), 'a.b', ` + huge)
+	h.atHome().sql(`insert into agent.log (position, published_at, topic, event) select nextval('agent.log_position_seq'), now(), 'a.b', ` + huge)
 	h.sql(`alter table agent.event disable trigger user`)
-	h.sql(`insert into agent.event (event, queue) select ` + huge + `, 'q'`)
+	h.atHome().sql(`insert into agent.event (event, queue) select ` + huge + `, 'q'`)
 	h.sql(`alter table agent.event enable trigger user`)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{"name":"f","topics":["a.b"]}],"start":"earliest"}`).want(201)
 

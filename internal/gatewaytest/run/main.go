@@ -2,11 +2,14 @@
 //
 //	go run ./internal/pgtest/run -flavour plain -- go run ./internal/gatewaytest/run [-cells N] [-short] [ARGUMENT OF go test...]
 //
+// It is run in the root of the module.
+//
 // It fails if a test fails that is not on the list, and points out those on the list that pass. Tests that are listed as not run are left out.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -15,6 +18,8 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,8 +33,42 @@ const module = "github.com/queued/queued/"
 // suites are the packages whose tests speak HTTP to a server.
 var suites = []string{"./internal/http", "./internal/cli", "./internal/clienttest"}
 
-// short selects tests that show each way of passing calls on, for a minute of a build.
-const short = "^Test(Insert|Claim|Ack|Nack|Batch|CloudEvent|History|Queue|Schedule|Topic|Publish|Subscription|Stream|Key|Post|Work|Worker|Client|Export|List|Redrive|Wait)"
+// program is the package of the program, and programTests are the files of it whose tests run commands against a server.
+const program = "./cmd/queued"
+
+var programTests = []string{"cli_*_test.go", "cli_test.go", "work_test.go"}
+
+// testsOf returns a pattern of the tests in files of a folder, for go test -run.
+func testsOf(folder string, files []string) (string, error) {
+	var names []string
+	for _, pattern := range files {
+		found, err := filepath.Glob(filepath.Join(folder, pattern))
+		if err != nil {
+			return "", err
+		}
+		for _, file := range found {
+			text, err := os.ReadFile(file) //nolint:gosec // a file of this module
+			if err != nil {
+				return "", err
+			}
+			for _, match := range testName.FindAllSubmatch(text, -1) {
+				names = append(names, string(match[1]))
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("there are no tests in %s of %s: run this in the root of the module", strings.Join(files, ", "), folder)
+	}
+	return "^(" + strings.Join(names, "|") + ")$", nil
+}
+
+var testName = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// short selects tests that show each way of passing calls on, for a minute of a build; shortSeveral those where several cells have a part, each of which takes three servers.
+const (
+	shortSeveral = "^Test(Batch|Claim|Delet|DeadLetter|Executions|Export|History|Key|Listing|Overview|Pages|Post|Queue|Redrive|Requeue|Restricted|Schedules|Selected|Statistics|Worker)"
+	short        = "^Test(Insert|Claim|Ack|Nack|Batch|CloudEvent|History|Queue|Schedule|Topic|Publish|Subscription|Stream|Key|Post|Work|Worker|Client|Export|List|Redrive|Wait)"
+)
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -44,16 +83,32 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return 2
 	}
-	goArgs := []string{"test", "-json", "-vet=off", "-count=1", "-parallel", "4", "-timeout", "25m", "-skip", gatewaytest.NotRun(*cells)}
-	if *isShort {
+	goArgs := []string{"test", "-json", "-vet=off", "-count=1", "-parallel", "4", "-timeout", "25m"}
+	notRun := gatewaytest.NotRun(*cells)
+	if len(notRun) > 0 {
+		goArgs = append(goArgs, "-skip", "^("+strings.Join(notRun, "|")+")$")
+	}
+	switch {
+	case *isShort && *cells > 1:
+		goArgs = append(goArgs, "-run", shortSeveral)
+	case *isShort:
 		goArgs = append(goArgs, "-run", short)
 	}
-	found, err := test(append(append(goArgs, flags.Args()...), suites...), *cells, stderr)
+	found := &result{ended: map[string]string{}, output: map[string][]string{}, failed: map[string]bool{}}
+	err := found.test(slices.Concat(goArgs, flags.Args(), suites), *cells, stderr)
+	if err == nil && !*isShort {
+		var tests string
+		if tests, err = testsOf(program, programTests); err == nil {
+			err = found.test(slices.Concat(goArgs, []string{"-run", tests}, flags.Args(), []string{program}), *cells, stderr)
+		}
+	}
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "gatewaytest:", err)
 		return 1
 	}
-	return found.judge(*cells, *isShort || flags.NArg() > 0, stdout)
+	code := found.judge(*cells, *isShort || flags.NArg() > 0, stdout)
+	_, _ = fmt.Fprintf(stdout, "on the list, and not run: %s\n", cmp.Or(strings.Join(notRun, ", "), "none"))
+	return code
 }
 
 // An event is a line of go test -json.
@@ -66,19 +121,18 @@ type result struct {
 	failed map[string]bool // packages
 }
 
-// test runs go test.
-func test(args []string, cells int, stderr io.Writer) (*result, error) {
+// test runs go test, and adds how the tests ended.
+func (r *result) test(args []string, cells int, stderr io.Writer) error {
 	cmd := exec.Command("go", args...) //nolint:gosec,noctx // tests, which end by themselves
 	cmd.Env = append(os.Environ(), gatewaytest.Env+"="+strconv.Itoa(cells))
 	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
-	r := &result{ended: map[string]string{}, output: map[string][]string{}, failed: map[string]bool{}}
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -103,7 +157,7 @@ func test(args []string, cells int, stderr io.Writer) (*result, error) {
 	if ended := cmd.Wait(); err == nil && !errors.As(ended, new(*exec.ExitError)) {
 		err = ended
 	}
-	return r, err
+	return err
 }
 
 // judge says which tests have failed that are not on the list, and which of those on it have passed. isPart: not all tests were run.
