@@ -72,6 +72,8 @@ type PutCellParams struct {
 	// URL is the base URL of its servers; nil: gateways have it from their settings.
 	URL      *string `json:"url,omitzero"`
 	TakesNew bool    `json:"takes_new"`
+	// Keys is "now" to have inserts with an idempotency key into queues on all cells go by this at once; empty: they stay where they go for as long as keys are kept.
+	Keys string `json:"keys,omitzero"`
 }
 
 // PutCell lists a cell, or changes what is listed of it.
@@ -344,6 +346,14 @@ type FollowedCell struct {
 	Cell     int     `json:"cell"`
 	URL      *string `json:"url"`
 	TakesNew bool    `json:"takes_new"`
+	// Turns are the changes of TakesNew, in order.
+	Turns []CellTurn `json:"turns"`
+}
+
+// A CellTurn is a change of whether a cell takes new queues.
+type CellTurn struct {
+	At       time.Time `json:"at"`
+	TakesNew bool      `json:"takes_new"`
 }
 
 // Placements are those of queues, or what has changed of them.

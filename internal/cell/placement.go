@@ -109,7 +109,7 @@ func (s *Service) placements(ctx context.Context, p PlacementsParams) (page Plac
 			after = 0
 		}
 		if cursor.ID == nil {
-			rows, _ := tx.Query(ctx, `select cell, url, takes_new from agent_service.listed_cells()`)
+			rows, _ := tx.Query(ctx, `select cell, url, takes_new, turns from agent_service.listed_cells()`)
 			if page.Cells, err = pg.Collect[Followed](rows); err != nil {
 				return err
 			}

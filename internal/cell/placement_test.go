@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -203,7 +204,7 @@ func TestCellIsListedWhileKeysThatWereUsedThereCount(t *testing.T) {
 	}
 	list := func() {
 		t.Helper()
-		if _, err := s.Put(t.Context(), 2, nil, false); err != nil {
+		if _, err := s.Put(t.Context(), 2, nil, false, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -261,11 +262,87 @@ func TestCellIsListedWhileKeysThatWereUsedThereCount(t *testing.T) {
 			t.Errorf("keys go to %v, and %+v are asked", p.KeysCells, p.Asked)
 		}
 	}
+
+	// A queue on all cells has keys on each, while that takes new queues and after.
+	for _, cells := range []Set{nil, {1}} {
+		exec(`delete from agent.placement`)
+		place(t, s, "q")
+		if cells != nil { // it was on all
+			place(t, s, "q", cells...)
+			if _, err := s.Drained(t.Context(), "q", nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, takesNew := range []bool{true, false} {
+			if _, err := s.Put(t.Context(), 2, nil, takesNew, false); err != nil {
+				t.Fatal(err)
+			}
+			wantInUse(fmt.Sprintf("of all cells, takes new: %t", takesNew), 2)
+		}
+		exec(`update agent.listed_cell set turns = jsonb_set(turns, '{-1,at}', to_jsonb(clock_timestamp() - interval '2 days 6 minutes'))`)
+		if err := s.Delete(t.Context(), 2, false); err != nil {
+			t.Errorf("when it has taken no keys of all for long: %v", err)
+		}
+		list()
+		if err := s.Delete(t.Context(), 2, true); err != nil {
+			t.Errorf("of all cells, without its keys: %v", err)
+		}
+	}
 	list()
 	place(t, s, "q", 2)
 	if used, ok := errors.AsType[*InUseError](s.Delete(t.Context(), 2, true)); !ok || used.Placed != 1 {
 		t.Errorf("with a queue, without its keys: got %+v", used)
 	}
+}
+
+func TestWhenACellTakesNewQueuesIsRemembered(t *testing.T) {
+	t.Parallel()
+	s := open(t, pgtest.New(t), 0)
+	url := "http://c.internal"
+	want := func(number int, url *string, takesNew, keysNow bool, want string) {
+		t.Helper()
+		if _, err := s.Put(t.Context(), number, url, takesNew, keysNow); err != nil {
+			t.Fatal(err)
+		}
+		page, err := s.Placements(t.Context(), PlacementsParams{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, c := range page.Cells {
+			if c.Cell != number {
+				continue
+			}
+			for i, turn := range c.Turns {
+				if i > 0 && !turn.At.After(c.Turns[i-1].At) {
+					t.Errorf("the turns are %+v", c.Turns)
+				}
+				if turn.At.Year() == 1970 {
+					got += "always "
+				}
+				got += fmt.Sprint(turn.TakesNew, " ")
+			}
+		}
+		if got != want {
+			t.Errorf("the turns are %s, want %s", got, want)
+		}
+	}
+	want(2, &url, true, false, "true ")
+	want(2, nil, true, false, "true ")
+	want(2, nil, false, false, "true false ")
+	want(2, &url, true, false, "true false true ")
+	want(2, &url, true, true, "always true ")
+	want(2, &url, true, true, "always true ")
+	want(2, &url, false, true, "always false ")
+	want(3, nil, true, false, "always true ") // in the settings of gateways
+	want(3, nil, false, false, "always true false ")
+	want(4, nil, false, false, "false ")
+	for i := range 250 {
+		if _, err := s.Put(t.Context(), 4, nil, i%2 == 0, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(4, nil, false, false, strings.Repeat("true false ", 50))
 }
 
 func TestOtherCellsHaveNoPlacements(t *testing.T) {

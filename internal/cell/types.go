@@ -109,6 +109,13 @@ type Followed struct {
 	Cell     int
 	URL      *string
 	TakesNew bool
+	Turns    []Turn // in order
+}
+
+// A Turn is a change of whether a cell takes new queues.
+type Turn struct {
+	At       time.Time `json:"at"`
+	TakesNew bool      `json:"takes_new"`
 }
 
 // A Set is numbers of cells, in ascending order; nil: all that take new queues.

@@ -69,14 +69,16 @@ func cellFields(l client.ListedCell) [][2]string {
 
 // GatewayAdd lists a cell.
 type GatewayAdd struct {
-	server `embed:""`
-	Cell   string `arg:"" placeholder:"NUMBER=URL" help:"The number of the cell and the base URL of its servers, such as 2=https://c.internal:8080; the number alone if the gateways have its URL in their settings."`
+	server  `embed:""`
+	Cell    string `arg:"" placeholder:"NUMBER=URL" help:"The number of the cell and the base URL of its servers, such as 2=https://c.internal:8080; the number alone if the gateways have its URL in their settings."`
+	KeysNow bool   `help:"Have inserts with an idempotency key into queues on all cells go there at once. They do not meet those before them then, so an event can be there twice."`
 }
 
 // Help returns the text below the usage.
 func (*GatewayAdd) Help() string {
 	return examples(`queued gateway add 2=https://c.internal:8080`) +
-		"\nAll gateways use the cell within a moment, and new queues are placed there, too. It also has a cell that was drained take new queues again."
+		"\nAll gateways use the cell within a moment, and new queues are placed there, too. It also has a cell that was drained take new queues again." +
+		"\nInserts with an idempotency key into queues on all cells go there once keys have been kept for their time (QUEUED_KEY_RETENTION), unless --keys-now is given."
 }
 
 // Run lists the cell, which takes new queues from then on.
@@ -89,7 +91,7 @@ func (c *GatewayAdd) Run(ctx context.Context, env *Env) error {
 	if hasURL && url == "" {
 		return usagef("%q has no URL, such as %d=https://c.internal:8080; without the = the gateways have it from their settings", c.Cell, n)
 	}
-	p := client.PutCellParams{TakesNew: true}
+	p := client.PutCellParams{TakesNew: true, Keys: keysParam(c.KeysNow)}
 	if hasURL {
 		p.URL = &url
 	}
@@ -105,6 +107,14 @@ func (c *GatewayAdd) Run(ctx context.Context, env *Env) error {
 		}
 		return conn.PutCell(ctx, n, p)
 	})
+}
+
+// keysParam returns what calls say of --keys-now.
+func keysParam(isNow bool) string {
+	if isNow {
+		return "now"
+	}
+	return ""
 }
 
 // cellNumber reads the number of a cell.
@@ -136,11 +146,7 @@ func (c *GatewayRemove) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	p := client.DeleteCellParams{}
-	if c.KeysNow {
-		p.Keys = "now"
-	}
-	if err := conn.DeleteCell(ctx, c.Cell, p); err != nil {
+	if err := conn.DeleteCell(ctx, c.Cell, client.DeleteCellParams{Keys: keysParam(c.KeysNow)}); err != nil {
 		return err
 	}
 	env.notef("cell %d is not listed any more", c.Cell)
@@ -170,10 +176,7 @@ func (c *GatewayMove) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	p := client.PlaceParams{Cells: cells}
-	if c.KeysNow {
-		p.Keys = "now"
-	}
+	p := client.PlaceParams{Cells: cells, Keys: keysParam(c.KeysNow)}
 	return showAnswer(env, &c.server, placementFields, func(conn *client.Client) (client.Placement, error) {
 		placed, err := conn.PutPlacement(ctx, c.Queue, p)
 		if err != nil || !c.Wait {
@@ -272,10 +275,7 @@ func drainedFields(d drained) [][2]string {
 func (c *GatewayDrain) Run(ctx context.Context, env *Env) error {
 	return showAnswer(env, &c.server, drainedFields, func(conn *client.Client) (drained, error) {
 		d := drained{Cell: c.Cell}
-		drain := &drain{conn: conn, number: c.Cell}
-		if c.KeysNow {
-			drain.keys = "now"
-		}
+		drain := &drain{conn: conn, number: c.Cell, keys: keysParam(c.KeysNow)}
 		err := drain.run(ctx, &d)
 		if err != nil || !c.Wait {
 			return d, err
@@ -302,7 +302,7 @@ func (d *drain) run(ctx context.Context, done *drained) error {
 	if err != nil {
 		return err
 	}
-	p := client.PutCellParams{}
+	p := client.PutCellParams{Keys: d.keys}
 	isKnown := false
 	for _, l := range cells {
 		switch {

@@ -49,8 +49,9 @@ type cell struct {
 	owners    *level
 	prepare   func(context.Context, *cell) error // before the cell is used; nil: nothing is done
 	log       zerolog.Logger
-	takesNew  atomic.Bool // new queues may be placed there, and queues on all cells are on it
-	stop      func()      // ends its watch
+	takesNew  atomic.Bool            // new queues may be placed there, and queues on all cells are on it
+	turns     atomic.Pointer[[]turn] // of that, in order; nil: home does not list the cell
+	stop      func()                 // ends its watch
 
 	drain context.Context // ends when the gateway drains
 	first chan struct{}   // closed after the first look

@@ -117,6 +117,7 @@ type listed struct {
 	Cell     int     `json:"cell"`
 	URL      *string `json:"url"`
 	TakesNew bool    `json:"takes_new"`
+	Turns    []turn  `json:"turns"`
 }
 
 // ParseURL returns the base URL of a cell's servers: http or https, without a user, a path or a query.
@@ -133,9 +134,9 @@ func ParseURL(text string) (*url.URL, error) {
 func (g *Gateway) setListed(ctx context.Context, list []listed) {
 	before := g.known.Load()
 	byNumber := maps.Clone(g.given)
-	takesNew := make(map[int]bool)
+	inList := make(map[int]listed)
 	for _, l := range list {
-		takesNew[l.Cell] = l.TakesNew
+		inList[l.Cell] = l
 		if g.given[l.Cell] != nil || l.Cell < 0 || l.Cell > maxCell {
 			continue
 		}
@@ -153,8 +154,13 @@ func (g *Gateway) setListed(ctx context.Context, list []listed) {
 		}
 	}
 	for number, at := range byNumber {
-		takes, isListed := takesNew[number]
-		at.takesNew.Store(takes || !isListed)
+		l, isListed := inList[number]
+		at.takesNew.Store(l.TakesNew || !isListed)
+		var turns *[]turn
+		if isListed {
+			turns = &l.Turns
+		}
+		at.turns.Store(turns)
 	}
 	if maps.Equal(before.byNumber, byNumber) {
 		return

@@ -11,6 +11,7 @@
 //	ids.go        calls about several events by their ids
 //	spread.go     inserts into queues that are on several cells, and claims of them
 //	keyed.go      inserts under idempotency keys into queues that were moved
+//	turns.go      the cells that queues on all cells were on before
 //	fan.go        calls about a whole queue, of which several cells hold a part
 //	level.go      what a queue is set to, the same on all of these
 //	elements.go   lists whose elements are for several cells, and the results of each

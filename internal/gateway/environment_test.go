@@ -49,6 +49,7 @@ type fakeCell struct {
 	queries    []url.Values // of the calls that told answers
 	seen       []string     // "METHOD path" of the calls that are no look-ups of the gateway
 	listed     []listed
+	kept       time.Duration // that keys are remembered for
 	placements map[string]placement
 	version    int64
 	epoch      string
@@ -195,7 +196,7 @@ func (f *fakeCell) listPlacements(w http.ResponseWriter, r *http.Request) {
 	late := time.After(wait)
 	for {
 		f.mu.Lock()
-		page := placementsPage{Placements: []*placement{}, Version: f.version, Epoch: f.epoch, Cells: append([]listed{}, f.listed...)}
+		page := placementsPage{Placements: []*placement{}, Version: f.version, Epoch: f.epoch, Cells: append([]listed{}, f.listed...), KeptMS: f.kept.Milliseconds()}
 		page.Complete = after == 0 || after > f.version || r.URL.Query().Get("epoch") != f.epoch
 		if page.Complete {
 			after = 0

@@ -59,11 +59,10 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []string
 		fail(err)
 		return cells, errs
 	}
-	set := p.keyed(now)
+	set, sets := g.keyedSets(p, now)
 	for i, key := range keys {
 		cells[i], errs[i] = g.keyCell(p.Queue, key, set)
 	}
-	sets := p.askedAt(now)
 	if len(sets) == 0 {
 		return cells, errs
 	}
@@ -78,7 +77,7 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []string
 			if isFound[i] || errs[i] != nil {
 				continue
 			}
-			at, err := g.keyCell(p.Queue, key, before.Cells)
+			at, err := g.keyCell(p.Queue, key, before)
 			if err != nil {
 				errs[i] = err
 			} else if at != cells[i] {

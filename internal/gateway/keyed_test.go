@@ -18,6 +18,7 @@ type keyedCell struct {
 	all *keyedCells
 
 	mu     sync.Mutex
+	asked  int              // keys that it was asked for
 	events map[string]int64 // by queue and key; 0: it was left
 	next   int64
 }
@@ -104,6 +105,7 @@ func (k *keyedCell) leave(w http.ResponseWriter, r *http.Request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	events := []*int64{}
+	k.asked += len(body.Keys)
 	for _, key := range body.Keys {
 		name := r.PathValue("name") + " " + key
 		id, isKnown := k.events[name]

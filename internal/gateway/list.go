@@ -74,7 +74,38 @@ func (g *Gateway) putCell(c *call, r *http.Request) {
 		g.fail(c, r, err)
 		return
 	}
+	r, err := g.withKeysNow(c, r)
+	if err != nil {
+		g.fail(c, r, err)
+		return
+	}
 	g.proxy.ServeHTTP(c, r)
+}
+
+// withKeysNow has a cell that is in the settings of this gateway, and is listed for the first time, be listed as one that was among all cells before.
+func (g *Gateway) withKeysNow(c *call, r *http.Request) (*http.Request, error) {
+	number, err := strconv.Atoi(pathValue(r, "number"))
+	if at := g.given[number]; err != nil || at == nil || at.turns.Load() != nil {
+		return r, nil //nolint:nilerr // home says what is wrong
+	}
+	body, err := g.peek(c, r, maxPeekBody)
+	if err != nil {
+		return r, err
+	}
+	var members struct {
+		TakesNew *bool          `json:"takes_new"`
+		Keys     jsontext.Value `json:"keys"`
+	}
+	if !decode(body, &members) || len(members.Keys) > 0 || members.TakesNew != nil && !*members.TakesNew {
+		return r, nil
+	}
+	if body, err = withMember(body, "keys", jsontext.Value(`"now"`)); err != nil {
+		return r, err
+	}
+	r = withBody(r, body)
+	r.Header = r.Header.Clone()
+	r.Header["Content-Type"], r.Header["Content-Length"] = []string{"application/json"}, nil
+	return r, nil
 }
 
 // checkListed makes sure that a cell which is to be listed is at its URL. What home would refuse, it leaves to home.

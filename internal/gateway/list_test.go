@@ -12,7 +12,7 @@ import (
 )
 
 // listedAt returns a cell as home lists it, at the URL of a fake one.
-func listedAt(f *fakeCell, takesNew bool) listed { return listed{f.number, &f.server.URL, takesNew} }
+func listedAt(f *fakeCell, takesNew bool) listed { return listed{f.number, &f.server.URL, takesNew, nil} }
 
 func TestCellsThatHomeListsAreUsedWithoutARestart(t *testing.T) {
 	t.Parallel()
@@ -43,7 +43,7 @@ func TestCellsThatHomeListsAreUsedWithoutARestart(t *testing.T) {
 	e.until("the cell is used at its other URL", inserts(moved))
 	home.list()
 	e.until("the cell is used no more", func() bool { return e.call("POST", "/events?queue=q", "{}").status == http.StatusServiceUnavailable })
-	home.list(listed{1, nil, true}, listed{2, new("ftp://x"), true})
+	home.list(listed{1, nil, true, nil}, listed{2, new("ftp://x"), true, nil})
 	e.until("the log says what is wrong with the list", func() bool {
 		return strings.Contains(e.log.String(), "listed without a URL") && strings.Contains(e.log.String(), "listed with a URL that cannot be used")
 	})
@@ -54,7 +54,7 @@ func TestSettingsOfAGatewayGoBeforeTheList(t *testing.T) {
 	home, one, other := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 1)
 	e := setup(t, nil, home, one)
 	before := e.gateway.cell(1)
-	home.list(listedAt(other, false), listed{0, nil, true})
+	home.list(listedAt(other, false), listed{0, nil, true, nil})
 	e.until("the list is known", func() bool { return !e.gateway.cell(1).takesNew.Load() })
 	if e.gateway.cell(1) != before {
 		t.Error("the cell of the settings was replaced by one that is listed")
@@ -67,7 +67,7 @@ func TestCellsThatTakeNoNewQueuesGetNone(t *testing.T) {
 	t.Parallel()
 	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
 	e := setup(t, nil, fakes...)
-	fakes[0].list(listed{0, nil, false}, listed{1, nil, false})
+	fakes[0].list(listed{0, nil, false, nil}, listed{1, nil, false, nil})
 	e.until("the list is known", func() bool { return !e.gateway.cell(0).takesNew.Load() })
 	for i := range 50 {
 		if at := e.gateway.chooseFor("q" + itoa(int64(i))); at == nil || at.number != 2 {
@@ -82,7 +82,7 @@ func TestCellsThatTakeNoNewQueuesGetNone(t *testing.T) {
 	if len(former) != 2 || former[0].number != 0 || former[1].number != 1 {
 		t.Errorf("its former cells are %v", former)
 	}
-	fakes[0].list(listed{0, nil, false}, listed{1, nil, false}, listed{2, nil, false})
+	fakes[0].list(listed{0, nil, false, nil}, listed{1, nil, false, nil}, listed{2, nil, false, nil})
 	e.until("the list is known", func() bool { return !e.gateway.cell(2).takesNew.Load() })
 	e.wantProblem(cellUnavailable, 0, "POST", "/events?queue=q", "{}")
 }
@@ -133,7 +133,7 @@ func TestListOfCellsSaysWhetherTheGatewayCanUseThem(t *testing.T) {
 		`{"cell":4,"url":null,"takes_new":true,"placed":0,"former":0,"updated_at":"2026-02-03T04:05:06Z"}]}`)
 	home.put(placement{Queue: "a", Cells: []int{1}})
 	home.put(placement{Queue: "b", Cells: []int{0}, Former: []former{{Cells: []int{1}}}})
-	home.list(listed{3, new("http://127.0.0.1:1"), false})
+	home.list(listed{3, new("http://127.0.0.1:1"), false, nil})
 	e := setup(t, nil, home, one)
 	e.until("the list is known", func() bool { return e.gateway.cell(3) != nil })
 	want := `{"cells":[{"cell":0,"url":"` + home.server.URL + `","takes_new":true,"placed":1,"former":0,"updated_at":null,"state":"up"},` +

@@ -46,11 +46,6 @@ func hashedOf(key string) string {
 // keyCell returns the cell of a set that inserts into a queue under a key go to: the one with the highest hash of all three, whether it can be used or not, so that a
 // repetition meets its first.
 func (g *Gateway) keyCell(queue, key string, set cellSet) (*cell, error) {
-	if set == nil {
-		for _, at := range g.cellsIn(nil) {
-			set = append(set, at.number)
-		}
-	}
 	if len(set) == 0 {
 		return nil, away(home, "No cell takes new queues, on which the queue is spread. Nothing was done; retry.", nil)
 	}

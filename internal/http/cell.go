@@ -60,10 +60,11 @@ type putCellRequest struct {
 	Number   int     `path:"number" validate:"min=0,max=255"`
 	URL      *string `json:"url" validate:"min=1,max=1000"`
 	TakesNew bool    `json:"takes_new" default:"true"`
+	Keys     string  `json:"keys" validate:"oneof=now"` // not given: inserts with an idempotency key into queues on all cells stay where they go for a time
 }
 
 func (s *Server) putCell(r *http.Request, req putCellRequest) (reply, error) {
-	put, err := s.cells.Put(r.Context(), req.Number, req.URL, req.TakesNew)
+	put, err := s.cells.Put(r.Context(), req.Number, req.URL, req.TakesNew, req.Keys == "now")
 	return reply{body: listedCellOf(put)}, err
 }
 

@@ -192,7 +192,8 @@ func provokePlacements(h *environment) {
 // provokeCells makes the calls about the list of cells that gateways are told of.
 func provokeCells(h *environment) {
 	h.call("PUT", "/cells/4", `{"url":"https://c.internal:8080"}`).want(http.StatusOK)
-	h.call("PUT", "/cells/0", `{"takes_new":false}`).want(http.StatusOK)
+	h.call("PUT", "/cells/0", `{"takes_new":false,"keys":"now"}`).want(http.StatusOK)
+	h.try("PUT", "/cells/0", `{"keys":"later"}`).wantProblem(problem.ValidationFailed)
 	for _, url := range []string{`""`, `"c.internal"`, `"ftp://c"`, `"https://user@c"`, `"https://c/path"`, `"https://c?q"`, `"https://c d"`} {
 		h.try("PUT", "/cells/4", `{"url":`+url+`}`).wantProblem(problem.ValidationFailed)
 	}
@@ -207,7 +208,7 @@ func provokeCells(h *environment) {
 	h.call("PUT", "/queues/listed/placement", `{"cells":[1]}`).want(http.StatusOK)
 	h.call("DELETE", "/cells/4", "").wantProblem(problem.CellInUse) // it may have events still
 	page := decode[listPlacementsResponse](h.call("GET", "/placements", "").want(http.StatusOK))
-	if len(page.Cells) != 2 || page.Cells[1] != (followedCell{4, page.Cells[1].URL, true}) {
+	if len(page.Cells) != 2 || page.Cells[1].Cell != 4 || !page.Cells[1].TakesNew || len(page.Cells[1].Turns) != 1 || !page.Cells[1].Turns[0].TakesNew {
 		h.t.Errorf("who follows placements sees the cells %+v", page.Cells)
 	}
 	h.call("POST", "/queues/listed/placement/drained", `{"cells":"all"}`).want(http.StatusOK)

@@ -201,6 +201,13 @@ type followedCell struct {
 	Cell     int     `json:"cell"`
 	URL      *string `json:"url"`
 	TakesNew bool    `json:"takes_new"`
+	Turns    []turn  `json:"turns"`
+}
+
+// A turn is a change of whether a cell takes new queues.
+type turn struct {
+	At       time.Time `json:"at"`
+	TakesNew bool      `json:"takes_new"`
 }
 
 type listPlacementsResponse struct {
@@ -216,7 +223,9 @@ func (s *Server) listPlacements(r *http.Request, req listPlacementsRequest) (rep
 	})
 	var cells []followedCell
 	if req.Queues == nil && req.Cursor == "" { // the others are of no use to who may see some queues alone
-		cells = convert(page.Cells, func(f cell.Followed) followedCell { return followedCell(f) })
+		cells = convert(page.Cells, func(f cell.Followed) followedCell {
+			return followedCell{f.Cell, f.URL, f.TakesNew, convert(f.Turns, func(t cell.Turn) turn { return turn(t) })}
+		})
 	}
 	return reply{body: listPlacementsResponse{
 		convert(page.Placements, placementOf), cells, s.svc.KeyRetention().Milliseconds(), followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete},

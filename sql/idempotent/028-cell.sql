@@ -412,13 +412,16 @@ $func$;
 create or replace trigger set_placement_version before insert or update on agent.placement
 for each row execute function agent_private.set_placement_version();
 
--- Lists a cell for gateways, or changes what is listed of it. url null: gateways have it from their settings. Raises QD070 if this is not home, and QD003.
-create or replace function agent.put_cell(_cell int4, _url text default null, _takes_new boolean default true)
+-- Lists a cell for gateways, or changes what is listed of it. url null: gateways have it from their settings, so it was among all cells before. Inserts with an idempotency key into queues that are
+-- on all cells go by the cells that there were when such keys are remembered from; with _keys_now they go by this state of the cell at once. Raises QD070 if this is not home, and QD003.
+create or replace function agent.put_cell(_cell int4, _url text default null, _takes_new boolean default true, _keys_now boolean default false)
 returns agent.listed_cell_info
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
+declare
+  _at timestamptz;
 begin
   perform agent_private.check_is_home();
   if not coalesce(_cell between 0 and 255, false) then
@@ -432,12 +435,23 @@ begin
     perform agent_private.raise_invalid('cell', 'must be 0: its ids reach into those of all other cells');
   end if;
   perform from agent_private.replica_version v where v.name = 'placement' for update; -- as who changes a placement does
-  insert into agent.listed_cell as l (cell, url, takes_new) values (_cell, _url, _takes_new)
+  _at = clock_timestamp();
+  if _keys_now or _url is null and _takes_new and not exists (select from agent.listed_cell l where l.cell = _cell) then
+    _at = 'epoch'; -- as if it had always been so
+  end if;
+  insert into agent.listed_cell as l (cell, url, takes_new, turns) values (_cell, _url, _takes_new, jsonb_build_array(jsonb_build_object('at', _at, 'takes_new', _takes_new)))
   on conflict on constraint listed_cell_pkey do update
   set url = excluded.url, takes_new = excluded.takes_new, updated_at = clock_timestamp()
-  where (l.url, l.takes_new) is distinct from (excluded.url, excluded.takes_new);
+  , turns = case
+      when _keys_now then excluded.turns
+      when l.takes_new = excluded.takes_new then l.turns
+      when jsonb_array_length(l.turns) < 100 then l.turns || excluded.turns
+      else l.turns - 0 || excluded.turns
+    end
+  where (l.url, l.takes_new) is distinct from (excluded.url, excluded.takes_new) or _keys_now and l.turns <> excluded.turns;
   if found then
-    perform agent_private.record_audit('cell.put', _cell::text, jsonb_build_object('url', _url, 'takes_new', _takes_new));
+    perform agent_private.record_audit('cell.put', _cell::text
+    , jsonb_build_object('url', _url, 'takes_new', _takes_new) || case when _keys_now then jsonb_build_object('keys', 'now') else '{}' end);
   end if;
   return (select i from agent.list_cells() i where i.cell = _cell);
 end
@@ -445,8 +459,8 @@ $func$;
 
 -- Takes a cell off the list. Raises QD070 if this is not home, QD073 if it is not listed, and QD072 if queues are placed there or were and may have events there still, or if inserts with
 -- an idempotency key go there or ask it for the key; its detail is an object of these: {"placed", "former", "keys_until"}. With _keys_now such keys are given up: inserts under them do not
--- meet those before them any more.
-create or replace function agent.delete_cell(_cell int4, _keys_now boolean default false)
+-- meet those before them any more. Keys are remembered for _key_retention.
+create or replace function agent.delete_cell(_cell int4, _keys_now boolean default false, _key_retention interval default interval '1 day')
 returns void
 language plpgsql volatile
 security definer
@@ -471,6 +485,13 @@ begin
     ( select p.keys_until where p.keys_until > _now and _cell = any (p.keys_cells)
       union all
       select (a.asked ->> 'until')::timestamptz from agent_private.live_asked(p.asked, _now) as a (asked) where a.asked -> 'cells' @> to_jsonb(_cell)
+      union all -- of queues that are on all cells, or were, while it was one of these
+      select g.until
+      from agent.listed_cell l
+      cross join lateral (select agent_private.add_utc(case when l.takes_new then _now else (l.turns -> -1 ->> 'at')::timestamptz end, 2 * _key_retention + interval '5 minutes')) as g (until)
+      where l.cell = _cell and g.until > _now
+        and (p.cells is null or p.keys_cells is null and p.keys_until > _now
+          or exists (select from agent_private.live_asked(p.asked, _now) as a (asked) where a.asked -> 'cells' = 'null'))
     ) as u (until)
     where p.removed_at is null;
   end if;
@@ -530,7 +551,7 @@ $func$;
 
 -- The cells that are listed, for gateways, which follow them with placements. Raises QD070 if this is not home. For the service.
 create or replace function agent_service.listed_cells()
-returns table (cell int4, url text, takes_new boolean)
+returns table (cell int4, url text, takes_new boolean, turns jsonb)
 language plpgsql stable
 security definer
 set search_path to pg_catalog, pg_temp
@@ -538,7 +559,7 @@ as $func$
 begin
   perform agent_private.check_is_home();
   return query
-  select l.cell::int4, l.url, l.takes_new from agent.listed_cell l order by l.cell;
+  select l.cell::int4, l.url, l.takes_new, l.turns from agent.listed_cell l order by l.cell;
 end
 $func$;
 

@@ -58,6 +58,7 @@ create table agent.listed_cell
 ( cell int2 not null
 , url text                                  -- the base URL of its servers; null: gateways have it from their settings
 , takes_new boolean not null                -- new queues may be placed there, and those that are on all cells go there
+, turns jsonb not null                      -- [{"at": …, "takes_new": …}]: since when it takes new queues, or takes none, in order; the latest 100
 , updated_at timestamptz not null default clock_timestamp()
 , constraint listed_cell_pkey primary key (cell)
 , constraint listed_cell_number check (cell between 0 and 255)
