@@ -149,3 +149,71 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 	}
 	return refuse(validationFailed, "#/url: cell %d does not answer there: %s.", number, err)
 }
+
+// deleteCell has home take a cell off the list that nothing is left on, as far as the cell says.
+func (g *Gateway) deleteCell(c *call, r *http.Request) {
+	c.target = g.home()
+	if err := g.checkUnused(c, r); err != nil {
+		g.fail(c, r, err)
+		return
+	}
+	g.proxy.ServeHTTP(c, r)
+}
+
+// checkUnused makes sure that a cell which is to be taken off the list has nothing that would be out of reach then, and that home knows nothing of. What home would refuse, it leaves to home; and a
+// cell that does not answer is taken off unseen.
+func (g *Gateway) checkUnused(c *call, r *http.Request) error {
+	number, err := strconv.Atoi(pathValue(r, "number"))
+	if err != nil {
+		return nil //nolint:nilerr // home says it
+	}
+	at := g.cell(number)
+	if at == nil || at.turns.Load() == nil {
+		return nil
+	}
+	if err := g.check(c, r, "admin"); err != nil {
+		return err
+	}
+	if placed, before := g.placements.count(number); placed+before > 0 {
+		return nil // which home says
+	}
+	if g.given[number] != nil {
+		return refuse(cellInUse, "The cell is in the settings of this gateway (QUEUED_CELLS), which would have it take new queues again. Take it out there first.")
+	}
+	if !at.isUp() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), placeTime)
+	defer cancel()
+	var page struct {
+		Queues []string `json:"queues"`
+		Next   *string  `json:"next"`
+	}
+	if err := at.do(ctx, http.MethodGet, "/cell/queues?limit=1000", at.ownHeader(), nil, &page); err != nil {
+		return away(number, "Cell "+at.label+" cannot be asked whether it has events. Nothing was done; retry. The same call at home itself takes it off the list in any case.", err)
+	}
+	queues := slices.DeleteFunc(page.Queues, func(queue string) bool { return !isQueue(queue) })
+	if len(queues) > 0 {
+		return refuse(cellInUse, "The cell has events of %s, which nobody would find any more. Have them worked or purged first. The same call at home itself takes it off the list in any case.", someOf(queues, page.Next != nil))
+	}
+	waiting, err := g.countsOf(ctx, g.home(), fmt.Sprintf("queued.forward.%d", number))
+	if err == nil && waiting.Ready+waiting.Scheduled+waiting.Leased > 0 {
+		return refuse(cellInUse, "Home has events wait for the cell, in the queue queued.forward.%d. The same call at home itself takes it off the list in any case.", number)
+	}
+	if n, err := g.countSchedules(ctx, at, ""); err == nil && n > 0 {
+		return refuse(cellInUse, "The cell has %d schedules, whose events nobody would find any more. Create them anew, and delete these: GET /schedules lists them. The same call at home itself takes it off the list in any case.", n)
+	}
+	return nil
+}
+
+// someOf names queues, of which there may be more.
+func someOf(queues []string, isMore bool) string {
+	switch n := len(queues); {
+	case n == 1 && !isMore:
+		return fmt.Sprintf("the queue %q", queues[0])
+	case isMore:
+		return fmt.Sprintf("more than %d queues, such as %q", n, queues[0])
+	default:
+		return fmt.Sprintf("%d queues, such as %q", n, queues[0])
+	}
+}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,7 +13,9 @@ import (
 )
 
 // listedAt returns a cell as home lists it, at the URL of a fake one.
-func listedAt(f *fakeCell, takesNew bool) listed { return listed{f.number, &f.server.URL, takesNew, nil} }
+func listedAt(f *fakeCell, takesNew bool) listed {
+	return listed{f.number, &f.server.URL, takesNew, nil}
+}
 
 func TestCellsThatHomeListsAreUsedWithoutARestart(t *testing.T) {
 	t.Parallel()
@@ -159,4 +162,59 @@ func TestIDsOfCellsThatAreNotKnownYetAreNotDenied(t *testing.T) {
 	thaw()
 	e.until("the cell is known", func() bool { return e.call("GET", "/events/"+idOf(1), "").status == http.StatusOK })
 	e.want(http.StatusNotFound, "event_not_found", "GET", "/events/"+idOf(200), "") // there is no such cell
+}
+
+func TestCellThatSomethingIsLeftOnStaysListed(t *testing.T) {
+	t.Parallel()
+	home, other, given := newFakeCell(t, 0), newFakeCell(t, 2), newFakeCell(t, 1)
+	home.answers("DELETE /cells/{number}", http.StatusNoContent, "")
+	home.mux.HandleFunc("GET /queues/{name}", func(w http.ResponseWriter, r *http.Request) {
+		ready := 0
+		if home.queues.Load() != nil && r.PathValue("name") == "queued.forward.2" {
+			ready = 1
+		}
+		_, _ = fmt.Fprintf(w, `{"ready":%d}`, ready)
+	})
+	schedules := atomic.Int64{}
+	other.mux.HandleFunc("GET /schedules", func(w http.ResponseWriter, r *http.Request) {
+		text := strings.TrimSuffix(strings.Repeat(`{},`, int(schedules.Load())), ",")
+		if r.URL.Query().Get("status") != "paused" {
+			text = ""
+		}
+		_, _ = fmt.Fprintf(w, `{"schedules":[%s],"next":null}`, text)
+	})
+	home.list(listedAt(other, false), listedAt(given, false))
+	e := setup(t, nil, home, given)
+	e.until("the cell can be used", func() bool { return e.gateway.cell(2) != nil && e.gateway.cell(2).isUp() })
+	remove := func(status int, text string, number int) {
+		t.Helper()
+		e.want(status, text, "DELETE", fmt.Sprintf("/cells/%d?keys=now", number), "", "Authorization: Bearer "+gatewayKey)
+	}
+	remove(http.StatusConflict, "QUEUED_CELLS", 1)
+	e.want(http.StatusUnauthorized, "", "DELETE", "/cells/2", "", "Authorization: Bearer wrong")
+	e.want(http.StatusForbidden, "", "DELETE", "/cells/2", "")
+	other.queues.Store(&[]string{"queued.x", "strange"})
+	remove(http.StatusConflict, `the queue \"strange\"`, 2)
+	other.queues.Store(&[]string{"queued.x"})
+	schedules.Store(3)
+	remove(http.StatusConflict, "3 schedules", 2)
+	schedules.Store(0)
+	home.queues.Store(&[]string{})
+	remove(http.StatusConflict, "queued.forward.2", 2)
+	home.queues.Store(nil)
+	if slices.Contains(home.calls(), "DELETE /cells/2") {
+		t.Error("home was told to take the cell off the list")
+	}
+	remove(http.StatusNoContent, "", 2)
+	other.queues.Store(&[]string{"strange"})
+	home.put(placement{Queue: "q", Cells: []int{2}}) // home says what is wrong
+	e.until("the gateway knows", func() bool { p, _ := e.gateway.placements.get("q"); return p != nil })
+	remove(http.StatusNoContent, "", 2)
+	home.put(placement{Queue: "q", Cells: []int{0}})
+	e.until("the gateway knows", func() bool { p, _ := e.gateway.placements.get("q"); return p.Cells[0] == 0 })
+	remove(http.StatusConflict, "strange", 2)
+	defer other.freeze()()
+	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
+	remove(http.StatusNoContent, "", 2)
+	remove(http.StatusNoContent, "", 7)
 }

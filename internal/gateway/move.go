@@ -122,7 +122,7 @@ func (g *Gateway) withSchedules(ctx context.Context, placed []byte, queue string
 	return append(whole.appendTo(nil), '\n')
 }
 
-// countSchedules asks a cell how many schedules it has that insert into a queue and have not ended.
+// countSchedules asks a cell how many schedules it has that insert into a queue and have not ended; of an empty name, into any.
 func (g *Gateway) countSchedules(ctx context.Context, at *cell, queue string) (n int, err error) {
 	if !at.isUp() {
 		return 0, errAway
@@ -130,7 +130,10 @@ func (g *Gateway) countSchedules(ctx context.Context, at *cell, queue string) (n
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	for _, status := range []string{"active", "paused"} {
-		query := url.Values{"queue": {queue}, "status": {status}, "limit": {"1000"}}
+		query := url.Values{"status": {status}, "limit": {"1000"}}
+		if queue != "" {
+			query.Set("queue", queue)
+		}
 		for {
 			var page struct {
 				Schedules []struct{} `json:"schedules"`

@@ -27,6 +27,7 @@ var (
 	internalError    = problemType{500, "internal", "Internal error"}
 	queueNotEmpty    = problemType{409, "queue_not_empty", "Queue not empty"}
 	queueLeased      = problemType{409, "queue_leased", "Queue has leased events"}
+	cellInUse        = problemType{409, "cell_in_use", "Cell in use"}
 	validationFailed = problemType{422, "validation_failed", "Validation failed"}
 	notOverCells     = problemType{501, "not_over_cells", "Not over several cells"}
 	outcomeUnknown   = problemType{502, "outcome_unknown", "Outcome unknown"}

@@ -110,7 +110,7 @@ func table() []*route {
 	add(get, "/cell", toHome)
 	own(get, "/cells", (*Gateway).showCells)
 	own(put, "/cells/{number}", (*Gateway).putCell)
-	add(del, "/cells/{number}", toHome)
+	own(del, "/cells/{number}", (*Gateway).deleteCell)
 	add(post, "/cell/events", toHome)
 	add(get, "/cell/queues", toHome)
 	add(get, "/cell/queues/{name}", toHome)
