@@ -285,6 +285,26 @@ func TestClaimsAskFormerCellsFirst(t *testing.T) {
 	e.want(200, `{"id":5}`, "POST", "/claim", claim)
 }
 
+func TestClaimWithAWaitThatNoServerTakesGoesToHome(t *testing.T) {
+	t.Parallel()
+	home, one, two := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)
+	home.answers("POST /claim", http.StatusUnprocessableEntity, "as home says")
+	for _, f := range []*fakeCell{one, two} {
+		f.answers("POST /claim", http.StatusOK, `{"events":[{"id":1}]}`)
+	}
+	home.put(placement{Queue: "moved", Cells: []int{2}, Former: []former{{Cells: cellSet{1}}}})
+	home.put(placement{Queue: "spread", Cells: []int{1, 2}})
+	e := setup(t, nil, home, one, two)
+	for _, queue := range []string{"moved", "spread"} {
+		for _, wait := range []string{`"-5s"`, `"61s"`, `"1d"`, `"soon"`, `""`, `7`, `{}`, `false`} {
+			e.want(http.StatusUnprocessableEntity, "as home says", "POST", "/claim", `{"queue":"`+queue+`","wait":`+wait+`}`)
+		}
+		for _, wait := range []string{`"60s"`, `"0s"`, `null`} {
+			e.want(http.StatusOK, `"id":1`, "POST", "/claim", `{"queue":"`+queue+`","wait":`+wait+`}`)
+		}
+	}
+}
+
 func TestClaimFollowsItsQueueWhileItWaits(t *testing.T) {
 	t.Parallel()
 	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
