@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json/jsontext"
@@ -151,5 +152,14 @@ func chooseSchedule(g *Gateway, c *call, r *http.Request) error {
 		return toHome(g, c, r)
 	}
 	key, isKeyed := keyOf(r)
-	return g.toInsert(c, r, queue, key, isKeyed)
+	if !isKeyed || !isQueue(queue) {
+		return g.toInsert(c, r, queue, "", false)
+	}
+	c.queue, c.target = queue, g.home()
+	p, err := g.place(c, r, queue)
+	if err == nil { // schedules have keys of their own, which no cell is asked for
+		set, _ := g.keyedSets(p, time.Now())
+		c.target, err = g.keyCell(queue, key, set)
+	}
+	return err
 }
