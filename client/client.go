@@ -43,6 +43,8 @@ type Config struct {
 	// SendInsertsAlone has [Client.Insert] send each event with a request of its own. Otherwise events that are inserted while others are on their way go with the next
 	// request. None waits for a timer, and what one goroutine inserts is sent at once.
 	SendInsertsAlone bool
+	// SendPublicationsAlone is the same for [Client.Publish].
+	SendPublicationsAlone bool
 }
 
 // A Client calls a server. Many goroutines can use one.
@@ -53,8 +55,9 @@ type Client struct {
 	http   *http.Client
 	owned  *http.Transport // nil if http is the caller's
 	limits limits
-	// inserts has the inserts of several goroutines sent together; nil: each has a request of its own.
-	inserts *coalescer
+	// inserts and publications have the events of several goroutines sent together; nil: each has a request of its own.
+	inserts      *coalescer[NewEvent, Inserted]
+	publications *coalescer[NewPublication, Published]
 }
 
 // limits bound a call.
@@ -98,7 +101,10 @@ func New(cfg Config) (*Client, error) {
 		c.http = &http.Client{Transport: c.owned}
 	}
 	if !cfg.SendInsertsAlone {
-		c.inserts = &coalescer{c: c}
+		c.inserts = &coalescer[NewEvent, Inserted]{c: c, alone: c.insertAlone, together: c.insertTogether}
+	}
+	if !cfg.SendPublicationsAlone {
+		c.publications = &coalescer[NewPublication, Published]{c: c, alone: c.publishAlone, together: c.publishTogether}
 	}
 	return c, nil
 }

@@ -100,25 +100,25 @@ func insertMany(t *testing.T, b *batches, cfg Config, n int64) map[int64]error {
 		}
 	}
 	if c.inserts != nil {
-		awaitWaiting(t, c, int(n)-coalescedRequests)
+		awaitWaiting(t, c.inserts, int(n)-coalescedRequests)
 	}
 	close(b.release)
 	all.Wait()
 	return errs
 }
 
-// awaitWaiting waits until so many inserts wait for the next request.
-func awaitWaiting(t *testing.T, c *Client, n int) {
+// awaitWaiting waits until so many events wait for the next request.
+func awaitWaiting[E, R any](t *testing.T, g *coalescer[E, R], n int) {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); ; {
-		c.inserts.mu.Lock()
-		waiting := len(c.inserts.waiting)
-		c.inserts.mu.Unlock()
+		g.mu.Lock()
+		waiting := len(g.waiting)
+		g.mu.Unlock()
 		if waiting >= n {
 			return
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("%d inserts wait, want %d", waiting, n)
+			t.Fatalf("%d events wait, want %d", waiting, n)
 		}
 		_ = sleep(t.Context(), time.Millisecond)
 	}
@@ -207,7 +207,7 @@ func TestGatheredInsertsOfACellThatIsAwayAreRepeatedWithoutTheOthers(t *testing.
 					<-b.began
 				}
 			}
-			awaitWaiting(t, c, n-coalescedRequests)
+			awaitWaiting(t, c.inserts, n-coalescedRequests)
 			close(b.release)
 			others.Wait() // which do not wait for the cell
 			close(back)
@@ -217,8 +217,8 @@ func TestGatheredInsertsOfACellThatIsAwayAreRepeatedWithoutTheOthers(t *testing.
 	once := answering(t, Config{RetryFor: -1}, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"results":[{"status":503,"code":"cell_unavailable","cell":2},{"status":503,"code":"cell_unavailable","cell":2}]}`)
 	})
-	events := []*gatheredInsert{{answered: make(chan struct{})}, {answered: make(chan struct{})}}
-	once.inserts.send(events)
+	events := []*gathered[NewEvent, Inserted]{{answered: make(chan struct{})}, {answered: make(chan struct{})}}
+	once.inserts.sendTogether(events)
 	for _, one := range events {
 		<-one.answered
 		var e *Error
@@ -285,7 +285,7 @@ func TestInsertWhoseCallerHasGoneIsNotSent(t *testing.T) {
 		_, err := c.Insert(ctx, NewEvent{Payload: numbered{9}})
 		gone <- err
 	}()
-	awaitWaiting(t, c, 1)
+	awaitWaiting(t, c.inserts, 1)
 	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller who has gone got %v", err)
@@ -317,5 +317,73 @@ func TestKeysOfABatchGoToOneCell(t *testing.T) {
 	tag := func(key string) string { return key[:strings.Index(key, "}")+1] }
 	if tag(keys[0]) == "" || tag(keys[0]) != tag(keys[2]) || keys[0] == keys[2] || keys[1] != "mine" || tag(keys[3]) == tag(keys[0]) {
 		t.Errorf("the keys of two batches are %q", keys)
+	}
+}
+
+func TestPublicationsOfManyGoroutinesGoTogetherAndEachHasItsOwnError(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	var mu sync.Mutex
+	batches, largest := 0, 0
+	began, release := make(chan struct{}, n), make(chan struct{})
+	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-release
+		text, _ := io.ReadAll(r.Body)
+		if topic, isAlone := strings.CutPrefix(r.URL.Path, "/topics/"); isAlone {
+			var one numbered
+			_ = json.Unmarshal(text, &one)
+			if r.Header.Get("Idempotency-Key") == "" || topic == "x.7" {
+				problem(w, 422, "idempotency_key_reused")
+				return
+			}
+			_, _ = fmt.Fprintf(w, `{"position":%d,"topic":%q,"published_at":"2026-02-03T04:05:06Z"}`, one.N, topic)
+			return
+		}
+		var all struct {
+			Events []struct {
+				Topic          string
+				Event          numbered
+				IdempotencyKey string `json:"idempotency_key"`
+			}
+		}
+		_ = json.Unmarshal(text, &all)
+		mu.Lock()
+		batches, largest = batches+1, max(largest, len(all.Events))
+		mu.Unlock()
+		var results []map[string]any
+		for _, e := range all.Events {
+			if e.IdempotencyKey == "" || e.Topic == "x.7" || r.URL.RawQuery != "atomic=false" {
+				results = append(results, map[string]any{"status": 422, "code": "idempotency_key_reused", "detail": "used"})
+				continue
+			}
+			results = append(results, map[string]any{"status": 201, "position": e.Event.N, "topic": e.Topic, "published_at": "2026-02-03T04:05:06Z"})
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"results": results})
+	})
+	var all sync.WaitGroup
+	for i := range int64(n) {
+		all.Go(func() {
+			topic := fmt.Sprintf("x.%d", i+1)
+			published, err := c.Publish(t.Context(), NewPublication{Topic: topic, Payload: numbered{i + 1}})
+			var e *Error
+			switch {
+			case topic == "x.7":
+				if !errors.Is(err, ErrKeyReused) || !errors.As(err, &e) || e.Path != "/topics/x.7" {
+					t.Errorf("the refused publication got %+v, %v", published, err)
+				}
+			case err != nil || published.Position != i+1 || published.Topic != topic || published.PublishedAt.IsZero():
+				t.Errorf("publication %d got %+v, %v", i+1, published, err)
+			}
+		})
+		if i < coalescedRequests {
+			<-began
+		}
+	}
+	awaitWaiting(t, c.publications, n-coalescedRequests)
+	close(release)
+	all.Wait()
+	if batches > 4 || largest < n/2 {
+		t.Errorf("%d publications took %d batches, the largest of %d", n, batches, largest)
 	}
 }

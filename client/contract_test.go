@@ -14,13 +14,15 @@ import (
 // A wire is what a method sends and decodes; nil: nothing, or a payload of the caller's.
 type wire struct{ query, request, response any }
 
+type batchQuery struct {
+	Atomic bool `query:"atomic"`
+}
+
 // wires has every operation of the contract that a method makes.
 var wires = map[string]wire{
-	"insert": {query: NewEvent{}, response: Inserted{}},
-	"insertBatch": {query: struct {
-		Atomic bool `query:"atomic"`
-	}{}, request: insertBatchRequest{}, response: insertedBatch{}},
-	"listEvents": {query: EventFilter{}, response: eventPage{}},
+	"insert":      {query: NewEvent{}, response: Inserted{}},
+	"insertBatch": {query: batchQuery{}, request: insertBatchRequest{}, response: insertedBatch{}},
+	"listEvents":  {query: EventFilter{}, response: eventPage{}},
 	"getEvent": {query: struct {
 		Wait time.Duration `query:"wait"`
 	}{}, response: Event{}},
@@ -146,7 +148,7 @@ var wires = map[string]wire{
 	}{}, response: auditPage{}},
 
 	"publish":           {query: NewPublication{}, response: Published{}},
-	"publishBatch":      {request: publishBatchRequest{}, response: publishedBatch{}},
+	"publishBatch":      {query: batchQuery{}, request: publishBatchRequest{}, response: publishedBatch{}},
 	"listTopics":        {query: pageSize{}, response: topicPage{}},
 	"match":             {request: MatchParams{}, response: Matched{}},
 	"readLog":           {query: ReadParams{}, response: LogPage{}},

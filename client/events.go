@@ -179,7 +179,7 @@ func (c *Client) Insert(ctx context.Context, e NewEvent) (Inserted, error) {
 	if c.inserts == nil || e.Key == "" || e.KeepRaw != 0 || len(payload) > maxCoalescedPayload {
 		return c.insertAlone(ctx, e)
 	}
-	return c.inserts.insert(ctx, e, len(payload)+len(e.Meta))
+	return c.inserts.send(ctx, e, len(payload)+len(e.Meta))
 }
 
 // insertAlone inserts an event whose payload is encoded, with a request of its own.

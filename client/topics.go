@@ -44,25 +44,35 @@ type Published struct {
 	Replayed bool `json:"-"`
 }
 
-// Publish appends an event to the log, now or later. The call is retried under p.IdempotencyKey, or under a key that the client makes.
+// Publish appends an event to the log, now or later. The call is retried under p.IdempotencyKey, or under a key that the client makes. Publications of many goroutines at
+// a time are sent together, see Config.SendPublicationsAlone; each has its own result and error all the same. When ctx ends while an event is on its way, it may be published.
 func (c *Client) Publish(ctx context.Context, p NewPublication) (Published, error) {
-	var published Published
 	if p.Meta != nil {
-		return published, errors.New("client: Meta is for PublishBatch")
+		return Published{}, errors.New("client: Meta is for PublishBatch")
 	}
 	payload, err := encodeJSON(p.Payload)
 	if err != nil {
-		return published, fmt.Errorf("client: the payload: %w", err)
+		return Published{}, fmt.Errorf("client: the payload: %w", err)
 	}
 	if p.IdempotencyKey == "" && c.makesKeys() {
 		p.IdempotencyKey = newKey()
 	}
+	p.Payload = json.RawMessage(payload)
+	if c.publications == nil || p.IdempotencyKey == "" || p.Delay != 0 || !p.At.IsZero() || len(payload) > maxCoalescedPayload {
+		return c.publishAlone(ctx, p)
+	}
+	return c.publications.send(ctx, p, len(payload))
+}
+
+// publishAlone publishes an event whose payload is encoded, with a request of its own.
+func (c *Client) publishAlone(ctx context.Context, p NewPublication) (Published, error) {
+	var published Published
 	header := make(http.Header)
 	if p.IdempotencyKey != "" {
 		header.Set("Idempotency-Key", p.IdempotencyKey)
 	}
 	resp, err := c.Do(ctx, Request{
-		Method: http.MethodPost, Path: "/topics/" + escape(p.Topic), Query: queryOf(p), Header: header, Body: json.RawMessage(payload),
+		Method: http.MethodPost, Path: "/topics/" + escape(p.Topic), Query: queryOf(p), Header: header, Body: p.Payload,
 		Repeatable: p.IdempotencyKey != "",
 	}, &published)
 	if err == nil {
@@ -97,7 +107,8 @@ type publishBatchRequest struct {
 }
 
 type publishedBatch struct {
-	Positions []int64 `json:"positions"`
+	Positions []int64           `json:"positions,omitzero"` // of an atomic batch
+	Results   []publishedResult `json:"results,omitzero"`   // of another one
 }
 
 // A PublishedEvent is an event of the log.

@@ -69,6 +69,7 @@ func (*Server) published(r *http.Request, name string, one topic.Published) repl
 }
 
 type publishBatchRequest struct {
+	Atomic bool          `query:"atomic" default:"true"`
 	Events []publication `json:"events" validate:"required,min=1"`
 }
 
@@ -97,13 +98,54 @@ func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, 
 			return reply{}, err
 		}
 	}
-	published, err := s.publishTraced(r, true, convert(req.Events, func(p publication) topic.Publication {
+	publications := convert(req.Events, func(p publication) topic.Publication {
 		return topic.Publication{Topic: p.Topic, Event: p.Event, Meta: p.Meta, Key: p.Key, IdempotencyKey: p.IdempotencyKey, Subscription: p.Subscription}
-	}))
+	})
+	if !req.Atomic {
+		return s.publishEach(r, publications)
+	}
+	published, err := s.publishTraced(r, true, publications)
 	if err != nil {
 		return reply{}, err
 	}
 	return batchOf("positions", published, func(p topic.Published) (int64, bool) { return p.Position, p.Deduplicated }), nil
+}
+
+// publishEach publishes the events of a batch each on its own.
+func (s *Server) publishEach(r *http.Request, publications []topic.Publication) (reply, error) {
+	sent := s.startPublishing(r, true, publications)
+	results, err := s.topics.PublishEach(r.Context(), publications)
+	sent.end(0, err)
+	if err != nil {
+		return reply{}, err
+	}
+	of := make([]publishResult, len(results))
+	for i := range results {
+		of[i] = publishResultOf(publications[i].Topic, results[i])
+	}
+	return reply{body: map[string][]publishResult{"results": of}}, nil
+}
+
+// A publishResult is what became of one event of a batch that is not atomic.
+type publishResult struct {
+	Status      int        `json:"status"`
+	Position    int64      `json:"position,omitzero"`
+	Topic       string     `json:"topic,omitzero"`
+	PublishedAt *timestamp `json:"published_at,omitzero"`
+	Code        string     `json:"code,omitzero"`
+	Detail      string     `json:"detail,omitzero"`
+}
+
+func publishResultOf(name string, result topic.PublishResult) publishResult {
+	if result.Err != nil {
+		p := problem.Of(result.Err)
+		return publishResult{Status: p.Type.Status, Code: p.Type.Code, Detail: p.Detail}
+	}
+	status := http.StatusCreated
+	if result.Deduplicated {
+		status = http.StatusOK
+	}
+	return publishResult{Status: status, Position: result.Position, Topic: name, PublishedAt: (*timestamp)(&result.PublishedAt)}
 }
 
 // A topicBody is a topic in a listing.

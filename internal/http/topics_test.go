@@ -349,3 +349,56 @@ func TestMetricsShowTheLogAndWhoHoldsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestPublicationsThatAreNotAtomicAreEachPublishedAlone(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/publish", `{"events":[{"topic":"a.b","event":{"n":-1},"idempotency_key":"used"}]}`).want(201)
+	var items []string
+	for n := range 20 {
+		options := ""
+		switch n {
+		case 3, 4, 17:
+			options = `,"idempotency_key":"used"`
+		case 11:
+			options = `,"idempotency_key":"mine"`
+		}
+		items = append(items, fmt.Sprintf(`{"topic":"a.b","event":{"n":%d}%s}`, n, options))
+	}
+	type result struct {
+		Status       int
+		Position     int64
+		Topic        string
+		PublishedAt  time.Time `json:"published_at"`
+		Code, Detail string
+	}
+	post := func(items ...string) []result {
+		t.Helper()
+		return decode[struct{ Results []result }](h.call("POST", "/publish?atomic=false", `{"events":[`+strings.Join(items, ",")+`]}`).want(200)).Results
+	}
+	results := post(items...)
+	if len(results) != len(items) {
+		t.Fatalf("got %d results of %d events", len(results), len(items))
+	}
+	for n, r := range results {
+		if n == 3 || n == 4 || n == 17 {
+			if r.Status != 422 || r.Code != "idempotency_key_reused" || r.Detail == "" || r.Position != 0 {
+				t.Errorf("event %d: got %+v", n, r)
+			}
+			continue
+		}
+		published := h.call("GET", fmt.Sprintf("/log/%d", r.Position), "").want(200).body
+		if r.Status != 201 || r.Topic != "a.b" || r.PublishedAt.IsZero() || !strings.Contains(published, fmt.Sprintf(`"event":{"n":%d}`, n)) {
+			t.Errorf("event %d: got %+v, which is %s", n, r, published)
+		}
+	}
+	if again := post(items[11]); again[0].Status != 200 || again[0].Position != results[11].Position {
+		t.Errorf("an event that was published before: got %+v, want 200 and the position %d", again, results[11].Position)
+	}
+	h.try("POST", "/publish?atomic=false", `{"events":[{"topic":"a","event":{}},{"topic":"a b","event":{}}]}`).wantProblem(problem.ValidationFailed)
+	h.try("POST", "/publish?atomic=perhaps", `{"events":[{"topic":"a","event":{}}]}`).wantProblem(problem.InvalidParameter)
+	if n := h.count("select count(*) from agent.log"); n != 18 {
+		t.Errorf("there are %d events in the log, want 18", n)
+	}
+}

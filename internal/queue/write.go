@@ -90,31 +90,40 @@ func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted
 // InsertEach inserts each of events on its own; results are in the order of events. One that is refused, with an error that Insert has, leaves the others alone. All of them are
 // one operation as long as none is refused: then those that are are found by halves. It fails, with an error of Insert's, when nothing was inserted because of none of them.
 func (s *Service) InsertEach(ctx context.Context, events []InsertParams) ([]InsertResult, error) {
-	inserted, err := s.Insert(ctx, events)
-	if err != nil && !isRefused(err) {
-		return nil, err
-	}
-	results := make([]InsertResult, 0, len(events))
+	return ByHalves(events, func(events []InsertParams) ([]InsertResult, error) {
+		inserted, err := s.Insert(ctx, events)
+		results := make([]InsertResult, len(inserted))
+		for i := range inserted {
+			results[i].Inserted = inserted[i]
+		}
+		return results, err
+	}, func(err error) InsertResult { return InsertResult{Err: err} })
+}
+
+// ByHalves has do make something of all items, or of none. Where it refuses some, with an error of Insert's that says so, these are found by halves, and refused makes their results. It
+// fails with an error of do when nothing was made because of none of them.
+func ByHalves[T, R any](items []T, do func([]T) ([]R, error), refused func(error) R) ([]R, error) {
+	results, err := do(items)
 	switch {
 	case err == nil:
-		for i := range inserted {
-			results = append(results, InsertResult{Inserted: inserted[i]})
-		}
 		return results, nil
-	case len(events) == 1:
-		return append(results, InsertResult{Err: err}), nil
+	case !isRefused(err):
+		return nil, err
+	case len(items) == 1:
+		return []R{refused(err)}, nil
 	}
-	for _, half := range [][]InsertParams{events[:len(events)/2], events[len(events)/2:]} {
-		of, err := s.InsertEach(ctx, half)
-		if err != nil { // of the others something may be inserted, so each has its result
-			of = slices.Repeat([]InsertResult{{Err: err}}, len(half))
+	results = make([]R, 0, len(items))
+	for _, half := range [][]T{items[:len(items)/2], items[len(items)/2:]} {
+		of, err := ByHalves(half, do, refused)
+		if err != nil { // of the others something may be made, so each has its result
+			of = slices.Repeat([]R{refused(err)}, len(half))
 		}
 		results = append(results, of...)
 	}
 	return results, nil
 }
 
-// isRefused reports whether events were not inserted because of one of them.
+// isRefused reports whether nothing was written because of one of several events.
 func isRefused(err error) bool {
 	return pg.Rejected(err) && !pg.LostRace(err) || errors.Is(err, ErrUnrepresentable)
 }

@@ -36,6 +36,18 @@ func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Pu
 	return op.published, nil
 }
 
+// PublishEach publishes each of publications on its own, as queue.Service.InsertEach inserts events; results are in their order.
+func (s *Service) PublishEach(ctx context.Context, publications []Publication) ([]PublishResult, error) {
+	return queue.ByHalves(publications, func(publications []Publication) ([]PublishResult, error) {
+		published, err := s.Publish(ctx, publications)
+		results := make([]PublishResult, len(published))
+		for i := range published {
+			results[i].Published = published[i]
+		}
+		return results, err
+	}, func(err error) PublishResult { return PublishResult{Err: err} })
+}
+
 const (
 	scopeSeparator = "\x1f" // as in SQL, where events with a scope are inserted
 	maxKey         = 255    // characters of an idempotency key

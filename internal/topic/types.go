@@ -80,6 +80,12 @@ type Published struct {
 	Deduplicated bool // its idempotency key was known: this is the result of the first one
 }
 
+// A PublishResult is what became of one of several publications that were published each on its own.
+type PublishResult struct {
+	Published
+	Err error // why it was not published; nil: it was
+}
+
 // Delayed is a publication that waits.
 type Delayed struct {
 	ID           int64 // of its event in the queue DelayedQueue
