@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,8 +26,12 @@ import (
 	"github.com/queued/queued/bench/workloads"
 )
 
-// fakeEnv makes this program a queued that serves at the URL that the variable has, and does not end when it is asked to.
-const fakeEnv = "QUEUED_ADAPTER_TEST_FAKE"
+// Variables that make this program a queued that serves at the URL that the first has, and does not end when it is asked to; and that the second is one that ends when
+// GET /end is answered there.
+const (
+	fakeEnv = "QUEUED_ADAPTER_TEST_FAKE"
+	endsEnv = "QUEUED_ADAPTER_TEST_FAKE_ENDS"
+)
 
 // waitLimit bounds every wait of a test. It is long, for a busy machine.
 const waitLimit = 3 * time.Minute
@@ -38,6 +43,13 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(fakeEnv); url != "" {
 		signal.Ignore(syscall.SIGTERM)
 		_, _ = fmt.Fprintf(os.Stderr, "a line that is no JSON, with \"serving\"\n{\"message\":\"serving\",\"url\":%q}\n", url)
+		if os.Getenv(endsEnv) != "" {
+			resp, err := http.Get(url + "/end")
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			os.Exit(3)
+		}
 		<-time.After(time.Hour)
 	}
 	os.Exit(runTests(m))
@@ -270,11 +282,31 @@ func TestJobsAreKeptWaiting(t *testing.T) {
 	a.stop(t)
 }
 
+// buffer is a standard error that the adapter and the log of its server write at the same time.
+type buffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (b *buffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(text)
+}
+
+// String is what was written.
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
 // runWith runs the adapter in this process with an environment, and returns a function that ends it and returns its exit code and log.
 func runWith(t *testing.T, environ ...string) (end func() (int, string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	var log strings.Builder
+	var log buffer
 	code := make(chan int, 1)
 	go func() { code <- run(ctx, environ, strings.NewReader("ENQUEUE 7\n"), io.Discard, &log) }()
 	return func() (int, string) {
@@ -328,6 +360,29 @@ func TestSignalEndsEvenWhatDoesNotAnswer(t *testing.T) {
 	}
 }
 
+func TestServerThatEndsFailsTheAdapter(t *testing.T) {
+	t.Parallel()
+	polled := make(chan struct{})
+	var once sync.Once
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/version":
+			_, _ = fmt.Fprint(w, `{"version":"1.2.3"}`)
+		case "/end":
+			<-polled // the adapter works
+		default:
+			once.Do(func() { close(polled) })
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(server.Close)
+	var log buffer
+	code := run(t.Context(), append(fake(server.URL), endsEnv+"=1"), strings.NewReader(""), io.Discard, &log)
+	if code != 1 || !strings.Contains(log.String(), "queued serve ended by itself (exit status 3)") {
+		t.Errorf("the exit code is %d, want 1; the log is %q", code, log.String())
+	}
+}
+
 func TestServerThatCannotServeFailsTheAdapter(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -343,7 +398,7 @@ func TestServerThatCannotServeFailsTheAdapter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var log strings.Builder
+			var log buffer
 			if code := run(t.Context(), test.environ, strings.NewReader(""), io.Discard, &log); code != test.code || !strings.Contains(log.String(), test.log) {
 				t.Errorf("the exit code is %d, want %d; the log is %q, want %q in it", code, test.code, log.String(), test.log)
 			}
@@ -409,6 +464,8 @@ func TestJobsAreDueByTheTimeThatHasPassed(t *testing.T) {
 	if n := p.due(now.Add(-time.Hour), 800, 128); n != 0 {
 		t.Errorf("%d jobs are due when the clock goes back", n)
 	}
+	now = now.Add(time.Second)
+	p.due(now, 800, 1) // leaves 799
 	if p.due(now, 0, 128); p.due(now.Add(time.Millisecond), 800, 128) != 0 {
 		t.Error("jobs of before a pause are due after it")
 	}
@@ -485,7 +542,7 @@ func TestOutputThatNobodyReadsEndsTheAdapter(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"version":"1.2.3"}`) }))
 	t.Cleanup(server.Close)
-	var log strings.Builder
+	var log buffer
 	if code := run(t.Context(), fake(server.URL), strings.NewReader(""), failingWriter{}, &log); code != 1 || !strings.Contains(log.String(), "broken pipe") {
 		t.Errorf("the exit code is %s, want 1; the log is %q", strconv.Itoa(code), log.String())
 	}
