@@ -28,16 +28,21 @@ func policy(ctx context.Context, p *pools, from string, args ...any) (Policy, er
 		BackoffMax    *time.Duration
 		BackoffJitter float64
 		DeadLetters   *string
+		Flow
 	}
 	c, err := shortCall(ctx, p, pg.CollectOne[columns], `
 		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at, delay, wait,
-			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, dead_letter_queue as dead_letters
+			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, dead_letter_queue as dead_letters,
+			flow_concurrency, flow_total
 		from `+from, args...)
 	if c.BackoffKind != nil {
 		c.Backoff = &Backoff{*c.BackoffKind, c.BackoffBase, c.BackoffFactor, c.BackoffMax, c.BackoffJitter}
 	}
 	if c.DeadLetters != nil {
 		c.DeadLetter = &DeadLetter{*c.DeadLetters}
+	}
+	if c.Concurrency != nil || c.Total != nil {
+		c.Policy.Flow = &c.Flow
 	}
 	return c.Policy, err
 }
@@ -55,6 +60,9 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 	putInterval(object, "wait", p.Wait)
 	if p.DeadLetter != nil {
 		object["dead_letter"] = map[string]string{"queue": p.DeadLetter.Queue}
+	}
+	if p.Flow != nil {
+		object["flow"] = map[string]*int{"concurrency": p.Flow.Concurrency, "total": p.Flow.Total}
 	}
 	if b := p.Backoff; b != nil {
 		backoff := map[string]any{"kind": b.Kind, "jitter": b.Jitter}

@@ -1,9 +1,12 @@
 package queue_test
 
 import (
+	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -178,5 +181,85 @@ func TestAGroupIsPartOfARequestUnderAKey(t *testing.T) {
 	_, err = b.sql.Exec(t.Context(), `select agent.insert_event('{}', 'q', _group => repeat('é', 128))`)
 	if pgErr, isAnswer := errors.AsType[*pgconn.PgError](err); !isAnswer || pgErr.Code != "QD003" || pgErr.ColumnName != "group" {
 		t.Errorf("a group of 256 bytes: %v", err)
+	}
+}
+
+func TestAnAckHandsASlotOverToAClaimThatWaits(t *testing.T) {
+	t.Parallel()
+	patient := func(cfg *queue.Config) { cfg.PollInterval = time.Hour } // who is not told waits for ever
+	b := setup(t, patient)
+	runService(t, b.Service)
+	other := anotherService(t, b.url, patient)
+	runService(t, other)
+	if _, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Flow: &queue.Flow{Concurrency: new(1)}}, queue.Precondition{}); err != nil {
+		t.Fatal(err)
+	}
+	grouped := queue.InsertParams{Event: json.RawMessage(`{}`), Queue: "q", Group: "g"}
+	inserted, err := b.Insert(t.Context(), []queue.InsertParams{grouped, grouped, grouped})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := b.claim(t, queue.ClaimParams{Queue: "q", Limit: 10}, 1)[0]
+	if first.ID != inserted[0].ID || first.Group != "g" {
+		t.Fatalf("claimed %+v", first)
+	}
+	for i, waits := range []*queue.Service{other, b.Service} {
+		got := make(chan []queue.Event, 1)
+		go func() {
+			events, _ := waits.Claim(t.Context(), queue.ClaimParams{Queue: "q", Wait: time.Minute})
+			got <- events
+		}()
+		eventually(t, "the claim waits", func() bool { return queue.Offers(waits, "q") && queue.IsTold(waits) })
+		if e := b.get(t, inserted[i+1].ID); e.State != queue.AwaitingTurn || e.Group != "g" || e.VT.After(now(t, b.sql)) {
+			t.Errorf("while the slot is taken the event is %+v", e)
+		}
+		b.ack(t, lease(first))
+		events := <-got
+		if len(events) != 1 || events[0].ID != inserted[i+1].ID {
+			t.Fatalf("the waiting claim got %+v", events)
+		}
+		first = events[0]
+	}
+}
+
+func TestAnEventOfAGroupGoesToAClaimThatWaitsIfThereIsASlot(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	runService(t, b.Service)
+	b.limit(t, "q", `{"concurrency": 1}`)
+	for _, want := range []int{1, 0} { // how many of the events the claim gets at once
+		got := make(chan []queue.Event, 1)
+		go func() {
+			events, _ := b.Claim(t.Context(), queue.ClaimParams{Queue: "q", Limit: 2, Wait: time.Minute, Worker: "w"})
+			got <- events
+		}()
+		eventually(t, "the claim waits", func() bool { return queue.Offers(b.Service, "q") })
+		ids := b.insertEvents(t, queue.InsertParams{Queue: "q", Group: "g"}, queue.InsertParams{Queue: "q", Group: "g"})
+		if want == 0 {
+			b.insertEvents(t, queue.InsertParams{Queue: "q"})
+		}
+		events := <-got
+		if len(events) != 1 || (events[0].ID == ids[0]) != (want == 1) || events[0].Attempts != 1 {
+			t.Errorf("the claim got %+v of %v", events, ids)
+		}
+	}
+}
+
+func TestThePolicyOfAQueueHasItsLimits(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for _, flow := range []*queue.Flow{{Concurrency: new(3)}, {Total: new(7)}, {Concurrency: new(2), Total: new(5)}, nil} {
+		put, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Flow: flow}, queue.Precondition{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := b.GetPolicy(t.Context(), "q")
+		if err != nil || !reflect.DeepEqual(got, put) || !reflect.DeepEqual(got.Flow, flow) {
+			t.Errorf("put %+v, got %+v, %v", put, got, err)
+		}
+	}
+	var invalid *queue.InvalidError
+	if _, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Flow: &queue.Flow{Total: new(0)}}, queue.Precondition{}); !errors.As(err, &invalid) || invalid.Field != "flow/total" {
+		t.Errorf("a total of zero: %v", err)
 	}
 }

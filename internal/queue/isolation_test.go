@@ -126,9 +126,9 @@ func TestUnreadableResultFailsOnlyItsOwnCall(t *testing.T) {
 	b.exec(t, `
 		create function agent_service.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null, _allowed text[] default null,
 			_attempts int4[] default null, _hashes bytea[] default null)
-		returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
+		returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval, ready_vt timestamptz)
 		language sql volatile set search_path to pg_catalog, pg_temp
-		as $$ select f.ord, case _ids[f.ord] when 1 then 'odd' else f.status end, f.queue, f.repeated, f.type, f.worker, f.took
+		as $$ select f.ord, case _ids[f.ord] when 1 then 'odd' else f.status end, f.queue, f.repeated, f.type, f.worker, f.took, f.ready_vt
 			from agent_service.finish_events_as_it_is(_ids, _receipts, _results, _allowed, _attempts, _hashes) f $$`)
 	g := blockCommits(t, b)
 	first := g.blockFirst(t)
@@ -169,7 +169,7 @@ func TestUnreadableClaimIsReleased(t *testing.T) {
 	b.exec(t, `alter function agent_service.claim_from_watermarks rename to take_events_as_it_is`)
 	columns := func(priority string) string {
 		return `id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from, type, source, ` + priority +
-			`, key, max_attempts, expires_at, worker, past_attempts, occurrence, meta, publication, claim_token, text_size, dead_letter_of, prior_vt, slot`
+			`, key, max_attempts, expires_at, worker, past_attempts, occurrence, meta, publication, claim_token, text_size, dead_letter_of, prior_vt, slot, group_key`
 	}
 	b.exec(t, `
 		create function agent_service.claim_from_watermarks(_queue text, _limit int4, _max_attempts int4, _invisible_for interval, _order text,
@@ -178,7 +178,7 @@ func TestUnreadableClaimIsReleased(t *testing.T) {
 		returns table (id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 		, nacked_at timestamptz, last_error text, requeued_from int8
 		, type text, source text, priority text, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-		, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4)
+		, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4, group_key text)
 		language sql volatile set search_path to pg_catalog, pg_temp
 		as $$ select `+columns(`case when event ->> 'n' = '1' then 'none' else priority::text end`)+` from agent_service.take_events_as_it_is(_queue, _limit, _max_attempts, _invisible_for, _order,
 			_types, _exclude_ids, _workers, _lanes, _lane_types, _marks, _with_tokens, _max_bytes, _hashes) $$`)

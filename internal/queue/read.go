@@ -11,9 +11,9 @@ import (
 )
 
 // eventColumns are the columns of an Event.
-const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from, state, outcome, finished_at,
+const eventColumns = `id, queue, event_ts, enqueued_at, attempts, coalesce(turn_vt, vt) as vt, claimed, event, last_error, requeued_from, state, outcome, finished_at,
 	requeued_as, type, source, priority, key, max_attempts, expires_at, worker, error_count, occurrence, retryable, result, processing,
-	meta, publication, dead_letter_of, dead_lettered_as`
+	meta, publication, dead_letter_of, dead_lettered_as, group_key`
 
 // Get returns one event, in its queue or in history. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Event, error) {

@@ -30,6 +30,7 @@ type transaction struct {
 	later       map[string]bool              // queues that get something claimable later
 	lanes       map[watermark.Lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
 	counts      map[string]*Counters
+	freed       map[string]*time.Time // queues in which acks have freed slots for others, and the earliest vt of these; nil: it is not known
 	hasAcks     bool
 	keepsRaw    bool                           // insertRawSQL inserts its events
 	acked       map[executionKey]*executionSum // the attempts that acks have ended
@@ -77,7 +78,7 @@ func (tx *transaction) add(ops []*operation) {
 func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) error {
 	tx := transaction{
 		svc: s, batch: new(pgx.Batch), offers: make(map[string]*operation), readyQueues: make(map[string]bool), later: make(map[string]bool),
-		lanes: make(map[watermark.Lane]time.Time), counts: make(map[string]*Counters), acked: make(map[executionKey]*executionSum),
+		lanes: make(map[watermark.Lane]time.Time), counts: make(map[string]*Counters), freed: make(map[string]*time.Time), acked: make(map[executionKey]*executionSum),
 	}
 	if prologue := pool.Prologue(); prologue != "" {
 		tx.batch.Queue(prologue)
@@ -155,6 +156,17 @@ func (tx *transaction) announce() {
 	s.executions.add(tx.acked)
 	for lane, vt := range tx.lanes {
 		s.watermarks.Lower(time.Now(), lane, vt)
+	}
+	if len(tx.freed) > 0 {
+		queues := make(map[string]bool, len(tx.freed))
+		for queue, vt := range tx.freed {
+			if vt != nil {
+				s.watermarks.LowerQueue(queue, *vt)
+			}
+			queues[queue] = true
+		}
+		s.wakeHere(queues)
+		s.notifier.add(queues)
 	}
 	for queue, op := range tx.offers {
 		if tx.later[queue] || op.claim.count() == op.claim.Limit {
@@ -359,7 +371,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 		}
 	} else {
 		e := Event{
-			Queue: in.queue, Attempts: 1, Type: in.Type, Source: in.Source, Priority: in.Priority, IdempotencyKey: in.IdempotencyKey, ExpiresAt: in.ExpiresAt, Worker: in.worker(),
+			Queue: in.queue, Attempts: 1, Type: in.Type, Source: in.Source, Priority: in.Priority, IdempotencyKey: in.IdempotencyKey, Group: in.Group, ExpiresAt: in.ExpiresAt, Worker: in.worker(),
 		}
 		if in.MaxAttempts != 0 {
 			e.MaxAttempts = new(int32(min(in.MaxAttempts, math.MaxInt32)))
@@ -371,7 +383,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 			return err
 		}
 		result.ID, result.VT = e.ID, e.VT
-		if len(e.Claimed) > 0 { // else the queue is paused, or nothing was inserted
+		if len(e.Claimed) > 0 { // else the queue is paused, its limits are against it, or nothing was inserted
 			e.Receipt = receiptOf(&e, in.token[:])
 			result.VT = e.EnqueuedAt
 			in.waiter.claim.events = append(in.waiter.claim.events, e)
@@ -395,7 +407,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 // options returns the fields of the event beside its payload, as agent_service.insert_and_claim_events takes them, or nil.
 func (e *InsertParams) options() *string {
 	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.IdempotencyKey == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil &&
-		e.EventTS == nil && e.Meta == nil {
+		e.EventTS == nil && e.Meta == nil && e.Group == "" {
 		return nil
 	}
 	b, err := json.Marshal(struct {
@@ -411,7 +423,8 @@ func (e *InsertParams) options() *string {
 		KeyScope    string          `json:"key_scope,omitempty"`
 		Meta        json.RawMessage `json:"meta,omitempty"`
 		Verified    string          `json:"verified_source,omitempty"`
-	}{e.Type, e.Source, e.Priority, e.IdempotencyKey, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource})
+		Group       string          `json:"group,omitempty"`
+	}{e.Type, e.Source, e.Priority, e.IdempotencyKey, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource, e.Group})
 	if err != nil { // a time that JSON has no way to write, or metadata that is not JSON
 		_, noEventTS := json.Marshal(e.EventTS)
 		switch { // to what is refused
@@ -491,11 +504,16 @@ func (tx *transaction) addAcks(ops []*operation) {
 		repeated      bool
 		key           executionKey
 		took          time.Duration
+		readyVT       *time.Time
 	)
-	tx.query(`select ord, status, queue, repeated, type, worker, took from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[], $5, $6)`,
+	tx.query(`select ord, status, queue, repeated, type, worker, took, ready_vt from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[], $5, $6)`,
 		[]any{ids, receipts, results, allowed, attempts, hashes}, func(r *pg.RowReader) {
-			ord, status, queue, key, took = 0, "", "", executionKey{}, untimed
-			err := r.Read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took)
+			ord, status, queue, key, took, readyVT = 0, "", "", executionKey{}, untimed, nil
+			err := r.Read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took, &readyVT)
+			if err == nil && ord == 0 && status == "ready" {
+				tx.freed[queue] = readyVT
+				return
+			}
 			if ord < 1 || ord > len(acks) || acks[ord-1].result.ID != 0 { // the first row counts
 				return
 			}
@@ -559,12 +577,18 @@ func ackResult(id int64, status string) (AckResult, error) {
 	}
 }
 
-// addClaims makes the claims that inserts have not served.
+// addClaims makes the claims that inserts have not served, by queue: claims of a queue with a limit come one after the other, and those of two such queues must not wait
+// for each other.
 func (tx *transaction) addClaims(ops []*operation) {
+	var claims []*operation
 	for _, op := range ops {
 		if op.claim != nil && op.claim.handedOver == 0 {
-			tx.addClaim(op)
+			claims = append(claims, op)
 		}
+	}
+	slices.SortStableFunc(claims, func(a, b *operation) int { return cmp.Compare(a.claim.Queue, b.claim.Queue) })
+	for _, op := range claims {
+		tx.addClaim(op)
 	}
 }
 
@@ -583,7 +607,7 @@ func (tx *transaction) addClaim(op *operation) {
 	// The parts of the receipt come first: an event of which something else cannot be read is released by it.
 	tx.query(`
 		select id, attempts, claim_token, slot, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
-			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt, group_key
 		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12, _hashes => $13)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
@@ -598,7 +622,7 @@ func (tx *transaction) addClaim(op *operation) {
 			token, slot = "", 0
 			err := r.Read(&e.ID, &e.Attempts, &token, &slot, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 				&e.Type, &e.Source, &e.Priority, &e.IdempotencyKey, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence),
-				(*[]byte)(&e.Meta), (*[]byte)(&e.Publication), &e.DeadLetterOf, &priorVT)
+				(*[]byte)(&e.Meta), (*[]byte)(&e.Publication), &e.DeadLetterOf, &priorVT, &e.Group)
 			switch {
 			case token != "":
 				e.Receipt = receiptOf(e, token)

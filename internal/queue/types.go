@@ -17,9 +17,10 @@ type State string
 
 // The states of an event that is still in its queue.
 const (
-	Ready     State = "ready"     // claimable now
-	Scheduled State = "scheduled" // vt is ahead and nobody holds a lease
-	Leased    State = "leased"    // claimed, and the lease still runs
+	Ready        State = "ready"     // claimable now
+	Scheduled    State = "scheduled" // vt is ahead and nobody holds a lease
+	Leased       State = "leased"    // claimed, and the lease still runs
+	AwaitingTurn State = "waiting"   // its group has no free slot, or is paused or held: see Flow
 )
 
 // Outcome is how an event left its queue.
@@ -46,10 +47,10 @@ const (
 type Event struct {
 	ID             int64
 	Queue          string
-	EventTS        time.Time // as the insert said, else the payload's own event_ts, else EnqueuedAt
-	EnqueuedAt     time.Time // when it was inserted
-	Attempts       int32     // claims so far
-	VT             time.Time
+	EventTS        time.Time       // as the insert said, else the payload's own event_ts, else EnqueuedAt
+	EnqueuedAt     time.Time       // when it was inserted
+	Attempts       int32           // claims so far
+	VT             time.Time       // when it can be claimed, or could if its group had a free slot
 	Claimed        []time.Time     // when each attempt began
 	Payload        json.RawMessage `db:"event"` // nil: it cannot be read, see Unreadable
 	LastError      *string         // of the latest nack
@@ -57,7 +58,8 @@ type Event struct {
 	DeadLetterOf   *int64          // the id in history of the event that it is the dead letter of
 	Type, Source   string          // empty: not said
 	Priority       int32           // lower first
-	IdempotencyKey string          `db:"key"` // empty: none
+	IdempotencyKey string          `db:"key"`       // empty: none
+	Group          string          `db:"group_key"` // empty: none
 	MaxAttempts    *int32          // claims at most, by the event's own account
 	ExpiresAt      *time.Time      // nil: never
 	Worker         string          // who has, or had, the latest lease; empty: not said
@@ -110,6 +112,8 @@ type InsertParams struct {
 	IdempotencyKey string     // unique within the queue, up to 255 characters; empty: none
 	MaxAttempts    int        // claims at most, whatever the queue's policy or a claim says; zero: not said
 	ExpiresAt      *time.Time // not to be claimed from here on; nil: never
+
+	Group string // 1 to 255 bytes, see Flow; empty: none
 
 	EventTS     *time.Time      // the event's time, at most ten years ago or a day ahead; nil: the payload's event_ts, or now
 	OnDuplicate OnDuplicate     // how another request with the IdempotencyKey is answered; empty: Match
@@ -317,6 +321,7 @@ type Policy struct {
 	DeadLetter   *DeadLetter    // where its events go, besides history, that end as Failed or Expired; nil: nowhere
 	Delay        *time.Duration // of inserts that say neither a delay nor a vt
 	Wait         *time.Duration // of claims that do not say, up to MaxWait: see PolicyWait
+	Flow         *Flow          // nil: any number of events may be leased at once
 	Version      int64          // another one after each change; zero: the queue has no policy
 	UpdatedAt    *time.Time     // nil: the queue has no policy
 }
@@ -325,6 +330,15 @@ type Policy struct {
 type DeadLetter struct {
 	Queue string // where their dead letters go; it has no dead letters of its own
 }
+
+// Flow limits how many events are leased at once. The limits hold at every instant, whoever claims; a change takes no lease from anybody.
+type Flow struct {
+	Concurrency *int `db:"flow_concurrency"` // of each group, 1 to MaxConcurrency; nil: any number
+	Total       *int `db:"flow_total"`       // of the queue, 1 to MaxConcurrency; nil: any number
+}
+
+// MaxConcurrency is the highest limit that a Flow may have.
+const MaxConcurrency = 10_000
 
 // Precondition is the state that a change is meant for. Every state meets the zero value.
 type Precondition struct {

@@ -289,3 +289,17 @@ func TestThereAreNoWatermarksOnceNothingScansBelowThem(t *testing.T) {
 		t.Error("the last statement of the service did not fail")
 	}
 }
+
+func TestEventAdmittedBelowTheWatermarkByAnAckIsClaimedAtOnce(t *testing.T) {
+	t.Parallel()
+	b := withWatermarks(t, always)
+	b.limit(t, queue.Default, `{"concurrency": 1}`)
+	old := now(t, b.sql).Add(-time.Hour)
+	ids := b.insertEvents(t, queue.InsertParams{Group: "g", VT: &old}, queue.InsertParams{Group: "g", VT: &old})
+	first := b.claim(t, queue.ClaimParams{}, 1)[0]
+	raiseWatermark(t, b, now(t, b.sql))
+	b.ack(t, lease(first))
+	if e := b.claim(t, queue.ClaimParams{}, 1)[0]; e.ID != ids[1] {
+		t.Errorf("claimed event %d, want %d", e.ID, ids[1])
+	}
+}

@@ -223,6 +223,19 @@ func (s *Set) Lower(now time.Time, in Lane, vt time.Time) {
 	}
 }
 
+// LowerQueue notes that something in whichever lane of a queue can be claimed from vt on.
+func (s *Set) LowerQueue(queue string, vt time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for scope, sc := range s.byScope {
+		if scope.Queue == queue {
+			for _, l := range sc.lanes {
+				l.lower(vt)
+			}
+		}
+	}
+}
+
 // MarkStale notes that something was inserted into queues by others than the claims' own process, or by a statement that does not tell into which
 // lanes, which may not be known here.
 func (s *Set) MarkStale(queues map[string]bool) {
