@@ -53,6 +53,7 @@ func endedKeys(h *environment) (expired, revoked string) {
 	revoked = h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
 	h.sql(`update agent.api_key set expires_at = now() where id = $1`, expired[3:11])
 	h.revokeKey(revoked[3:11]) // which has the keys read again
+	h.awaitRefused(expired, access.ErrExpired)
 	return expired, revoked
 }
 

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"errors"
 	"net/http"
 	"time"
 
@@ -33,6 +34,22 @@ func (h *environment) revokeKey(id string) {
 		h.t.Fatal(err)
 	}
 	h.awaitKey(id, func(k access.Key) bool { return k.RevokedAt != nil })
+}
+
+// awaitRefused waits until all services of several cells refuse a key.
+func (h *environment) awaitRefused(text string, want error) {
+	h.t.Helper()
+	for _, at := range h.all() {
+		for _, keys := range []*access.Service{at.access, at.forGateway} {
+			for began := time.Now(); keys != nil && len(h.others) > 0; pg.Pause(h.t.Context(), time.Millisecond) {
+				if _, err := keys.Authenticate(h.t.Context(), text); errors.Is(err, want) {
+					break
+				} else if time.Since(began) > busyTimeout {
+					h.t.Fatalf("a cell takes the key: %v, want %v", err, want)
+				}
+			}
+		}
+	}
 }
 
 // awaitKey waits until the other cells have a key as a test wants it: a gateway copies it to them.

@@ -53,8 +53,10 @@ type environment struct {
 	srv       *Server
 	cfg       Config // of srv
 	sharedKey string // the key that is stored nowhere, if there is one
-	log       *logBuffer
-	raw       *http.Transport // what the client sends with, without the contract
+
+	forGateway *access.Service // of the server that the gateway of several cells calls; nil: it calls srv
+	log        *logBuffer
+	raw        *http.Transport // what the client sends with, without the contract
 }
 
 // settings configure the server; the zero value is a server without an API key and without sweeps.
@@ -241,6 +243,7 @@ func (h *environment) admitGateway(server *http.Server) {
 		h.t.Fatal(err)
 	}
 	keepRunning(h.t, keys.Run, keys.Close)
+	h.forGateway = keys
 	cfg := h.cfg
 	cfg.Access = keys
 	server.Handler = gatewaytest.Admit(server.Handler, New(cfg).Handler(), h.access)
