@@ -269,12 +269,12 @@ const shadowingObjects = `
 	create function shadow.jsonb_typeof(jsonb) returns text language sql return 'object';
 	create function shadow.octet_length(text) returns int4 language sql return 1;
 	create function shadow.pg_column_size(jsonb) returns int4 language sql return 1;
-	create function shadow.translate(text, text, text) returns text language sql return '';
 	create function shadow.yes(text, text) returns boolean language sql return true;
 	create function shadow.yes(int4, int4) returns boolean language sql return true;
 	create function shadow.no(jsonb, text) returns boolean language sql return false;
 	create operator shadow.= (leftarg = text, rightarg = text, function = shadow.yes);
 	create operator shadow.<> (leftarg = text, rightarg = text, function = shadow.yes);
+	create operator shadow.!~ (leftarg = text, rightarg = text, function = shadow.yes);
 	create operator shadow.<= (leftarg = int4, rightarg = int4, function = shadow.yes);
 	create operator shadow.> (leftarg = int4, rightarg = int4, function = shadow.yes);
 	create operator shadow.? (leftarg = jsonb, rightarg = text, function = shadow.no);

@@ -153,12 +153,13 @@ begin
 end
 $func$;
 
--- Whether a queue may have this name. translate() removes the allowed characters; a regular expression takes twenty times as long.
+-- Whether a queue may have this name. A regular expression without a repetition takes a tenth of a microsecond; one with a bounded repetition took eighty times as long, and
+-- translate() up to forty, as it looks for each character in the list of all.
 create or replace function agent_private.is_queue_name(_queue text)
 returns boolean
 language sql immutable parallel safe
 return octet_length(_queue) between 1 and 128
-  and translate(_queue, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-', '') = '';
+  and _queue collate "C" !~ '[^-A-Za-z0-9._:]';
 
 -- Raises QD003 for a name that no queue may have.
 create or replace function agent_private.check_queue_name(_queue text)
@@ -432,7 +433,7 @@ begin
       and pg_catalog.octet_length(new.event::pg_catalog.text) operator(pg_catalog.<=) 1000 -- see agent_private.new_json_size
       and pg_catalog.octet_length(new.queue) operator(pg_catalog.<=) 128
       and pg_catalog.octet_length(new.queue) operator(pg_catalog.>) 0
-      and pg_catalog.translate(new.queue, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-', '') operator(pg_catalog.=) ''
+      and new.queue operator(pg_catalog.!~) '[^-A-Za-z0-9._:]' -- see agent_private.is_queue_name
       and (new.type is null or new.type operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.type) operator(pg_catalog.<=) 255)
       and (new.source is null or new.source operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.source) operator(pg_catalog.<=) 255)
       and (new.key is null or new.key operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.key) operator(pg_catalog.<=) 255)
