@@ -19,7 +19,7 @@ import (
 // difference in time is that of HTTP and the service: TestStatementsAreTheServices compares them with its sources.
 const (
 	insertStatement = `
-		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
+		select id, vt, null, null, null, null, replayed, null
 		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9)`
 	claimStatement = `
 		select id, attempts, claim_token, slot, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,

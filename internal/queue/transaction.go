@@ -258,7 +258,10 @@ func (tx *transaction) addInserts(ops []*operation) {
 		}
 	}
 	sql, args := insertSQL, []any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention, hashes}
-	if rawBodies != nil {
+	switch {
+	case rawBodies == nil && leases == nil:
+		sql = insertAloneSQL
+	case rawBodies != nil:
 		tx.keepsRaw = true
 		sql, args = insertRawSQL, append(args, rawBodies, mediaTypes, keeps)
 	}
@@ -284,10 +287,13 @@ func (tx *transaction) addInserts(ops []*operation) {
 	})
 }
 
-// insertSQL inserts events. insertRawSQL also keeps the raw bodies of those that are inserted, in a last column that holds nothing.
+// insertSQL inserts events. insertAloneSQL has nothing for the waiters that it gives none of the events. insertRawSQL also keeps the raw bodies of those that are inserted, in a last column that holds nothing.
 const (
 	insertSQL = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
+		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9)`
+	insertAloneSQL = `
+		select id, vt, null, null, null, null, replayed, null
 		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9)`
 	insertRawSQL = `
 		select a.id, a.vt, a.enqueued_at, a.event_ts, a.event, a.claimed, a.replayed, a.meta
@@ -299,7 +305,7 @@ const (
 		order by a.ord`
 )
 
-// requiringQueues returns insertSQL or insertRawSQL so that the queues have to be declared that parameter n lists.
+// requiringQueues returns one of them so that the queues have to be declared that parameter n lists.
 func requiringQueues(sql string, n int) string {
 	return strings.Replace(sql, "$2::text[]", "agent_service.require_queues($2::text[], $"+strconv.Itoa(n)+"::text[])", 1)
 }
