@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -55,13 +56,87 @@ func RegisterTypes(m *pgtype.Map) {
 		{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID, Codec: arrayOf("timestamptz", pgtype.TimestamptzOID, zonedElement)},
 		{Name: "_timestamp", OID: pgtype.TimestampArrayOID, Codec: arrayOf("timestamp", pgtype.TimestampOID, localElement)},
 		{Name: "_interval", OID: pgtype.IntervalArrayOID, Codec: arrayOf("interval", pgtype.IntervalOID, interval)},
+		{Name: "_text", OID: pgtype.TextArrayOID, Codec: textArrayCodec{arrayOf("text", pgtype.TextOID, pgtype.TextCodec{})}},
 	})
 	// Where statements are not prepared, as behind a pooler, the type of a parameter is not known; without this it would be sent as a number.
 	m.RegisterDefaultPgType(Timestamp(0), "timestamptz")
 }
 
-func arrayOf(name string, oid uint32, element pgtype.Codec) pgtype.Codec {
+func arrayOf(name string, oid uint32, element pgtype.Codec) *pgtype.ArrayCodec {
 	return &pgtype.ArrayCodec{ElementType: &pgtype.Type{Name: name, OID: oid, Codec: element}}
+}
+
+// textArrayCodec writes lists of strings without a plan and an allocation for each: most arguments of a group commit are such lists.
+type textArrayCodec struct{ *pgtype.ArrayCodec }
+
+// PlanEncode implements pgtype.Codec.
+func (c textArrayCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
+	if format == pgtype.BinaryFormatCode {
+		switch value.(type) {
+		case []string:
+			return encodeFunc(encodeTexts)
+		case []*string:
+			return encodeFunc(encodeTextsOrNulls)
+		}
+	}
+	return c.ArrayCodec.PlanEncode(m, oid, format, value)
+}
+
+// encodeFunc is a pgtype.EncodePlan.
+type encodeFunc func(value any, buf []byte) ([]byte, error)
+
+// Encode calls f.
+func (f encodeFunc) Encode(value any, buf []byte) ([]byte, error) { return f(value, buf) }
+
+func encodeTexts(value any, buf []byte) ([]byte, error) {
+	texts := value.([]string)
+	if texts == nil {
+		return nil, nil
+	}
+	size := 0
+	for _, text := range texts {
+		size += 4 + len(text)
+	}
+	buf = appendArrayHeader(slices.Grow(buf, arrayHeader+size), len(texts), false)
+	for _, text := range texts {
+		buf = appendElement(buf, text)
+	}
+	return buf, nil
+}
+
+func encodeTextsOrNulls(value any, buf []byte) ([]byte, error) {
+	texts := value.([]*string)
+	if texts == nil {
+		return nil, nil
+	}
+	buf = appendArrayHeader(buf, len(texts), slices.Contains(texts, nil))
+	for _, text := range texts {
+		if text == nil {
+			buf = binary.BigEndian.AppendUint32(buf, math.MaxUint32) // the length of null
+		} else {
+			buf = appendElement(buf, *text)
+		}
+	}
+	return buf, nil
+}
+
+// arrayHeader is the length of the header of an array of one dimension, in bytes.
+const arrayHeader = 20
+
+// appendArrayHeader appends that of an array of n texts, as array_recv of PostgreSQL reads it: dimensions, flags, type, length, and first index.
+func appendArrayHeader(buf []byte, n int, hasNulls bool) []byte {
+	flags := uint32(0)
+	if hasNulls {
+		flags = 1
+	}
+	for _, word := range [arrayHeader / 4]uint32{1, flags, pgtype.TextOID, uint32(n), 1} { //nolint:gosec // no list has more elements
+		buf = binary.BigEndian.AppendUint32(buf, word)
+	}
+	return buf
+}
+
+func appendElement(buf []byte, text string) []byte {
+	return append(binary.BigEndian.AppendUint32(buf, uint32(len(text))), text...) //nolint:gosec // PostgreSQL takes no message of 4 GiB
 }
 
 // scanFunc is a pgtype.ScanPlan.
