@@ -152,8 +152,12 @@ func (s *Service) StreamStats() StreamStats {
 // channel is the channel that publishing notifies on. The payload is the name of the service that has published, empty from SQL.
 const channel = "agent_log"
 
-// notifyInterval is the shortest time between two notifications of one service: a notifying commit takes a lock that all databases of the server share.
-const notifyInterval = 20 * time.Millisecond
+const (
+	// notifyShare bounds what notifications take of a connection, and of a lock that all databases of the server share: the rest after one is so many times as long as it took.
+	notifyShare = 20
+	// notifyInterval is as long as that rest gets, on a busy server.
+	notifyInterval = 20 * time.Millisecond
+)
 
 func (s *Service) subscriber() pg.Subscriber {
 	return pg.Subscriber{
@@ -176,9 +180,10 @@ func (s *Service) passOn(events []Event) {
 
 // notify tells other processes that the log has grown, then rests. It does not wait for the disk: the events that it tells of are there already.
 func (s *Service) notify(ctx context.Context) error {
+	began := time.Now()
 	if _, err := s.loops.Exec(ctx, `select set_config('synchronous_commit', 'off', true), agent_service.notify_log($1)`, s.name); err != nil {
 		return wrap("their readers poll", err)
 	}
-	pg.Pause(ctx, notifyInterval)
+	pg.Pause(ctx, min(notifyShare*time.Since(began), notifyInterval))
 	return nil
 }
