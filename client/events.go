@@ -20,6 +20,7 @@ const (
 	StateReady     = "ready"     // it can be claimed now
 	StateScheduled = "scheduled" // it can be claimed from its VT on
 	StateLeased    = "leased"    // it is claimed, and its lease ends at its VT
+	StateWaiting   = "waiting"   // it waits for its turn in its group
 )
 
 // Outcomes of an event in history.
@@ -49,6 +50,8 @@ type NewEvent struct {
 	// Key is its idempotency key in its queue, at most 255 characters: an event that was inserted under it before is not stored again. If it
 	// is empty the client makes one, so that the call can be retried; see Config.RetryFor.
 	Key string `json:"key,omitzero" query:"key"`
+	// Group is the group that it belongs to, of which the queue may limit how many are claimed at once, see [Flow]; at most 255 bytes; empty: none.
+	Group string `json:"group,omitzero" query:"group"`
 	// OnDuplicate says how a different event under a known Key is answered; empty: [OnDuplicateMatch].
 	OnDuplicate string `json:"on_duplicate,omitzero" query:"on_duplicate"`
 	// Delay is how long from now it becomes claimable, at most ten years; 0: at once. Cannot be combined with VT.
@@ -99,12 +102,14 @@ type Event struct {
 	Type       string          `json:"type,omitzero"`
 	Source     string          `json:"source,omitzero"`
 	// Key is its idempotency key.
-	Key      string `json:"key,omitzero"`
+	Key string `json:"key,omitzero"`
+	// Group is the group that it belongs to; empty: none.
+	Group    string `json:"group,omitzero"`
 	Priority int32  `json:"priority"`
 	// EventTS is the time of the event: as the insert or the payload said, or else EnqueuedAt.
 	EventTS    time.Time `json:"event_ts"`
 	EnqueuedAt time.Time `json:"enqueued_at"`
-	// VT is when it becomes, or became, claimable. Of a leased event it is the end of the lease.
+	// VT is when it becomes, or became, claimable. Of a leased event it is the end of the lease. One that waits for its turn in its group is not claimable before that.
 	VT time.Time `json:"vt"`
 	// Attempts is how often it has been claimed. Claimed has when, oldest first: of more than 100 the first and the latest 99.
 	Attempts    int         `json:"attempts"`
@@ -128,7 +133,7 @@ type Event struct {
 	// Receipt is the proof of the claim. Only events that [Client.Claim] returns have one.
 	Receipt string `json:"receipt,omitzero"`
 
-	// State is [StateReady], [StateScheduled] or [StateLeased], while the event is in its queue.
+	// State is [StateReady], [StateScheduled], [StateLeased] or [StateWaiting], while the event is in its queue.
 	State string `json:"state,omitzero"`
 	// ErrorCount is how many attempts ended without success. Claimed events have none.
 	ErrorCount *int `json:"error_count,omitzero"`

@@ -95,6 +95,24 @@ type QueueSettings struct {
 	Delay time.Duration `json:"delay,omitzero"`
 	// Wait is for how long claims wait that do not say, up to [MaxWait].
 	Wait time.Duration `json:"wait,omitzero"`
+	// Flow limits how many events are leased at once; nil: any number.
+	Flow *Flow `json:"flow,omitzero"`
+}
+
+// A Flow limits how many events are leased at once, at every instant, whoever claims. Limits are up to 10,000.
+type Flow struct {
+	// Concurrency is how many of each group; 0: any number. See NewEvent.Group.
+	Concurrency int `json:"concurrency"`
+	// Total is how many of the queue; 0: any number.
+	Total int `json:"total"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (f Flow) MarshalJSON() ([]byte, error) {
+	return encodeJSON(struct {
+		Concurrency *int `json:"concurrency"`
+		Total       *int `json:"total"`
+	}{nullable(f.Concurrency), nullable(f.Total)})
 }
 
 // A DeadLetter says what becomes of events that end as failed or expired.
@@ -164,6 +182,7 @@ type Policy struct {
 	DeadLetter       *DeadLetter   `json:"dead_letter"`
 	Delay            time.Duration `json:"delay"`
 	Wait             time.Duration `json:"wait"`
+	Flow             *Flow         `json:"flow"`
 	// Version is another one after each change; 0: the queue has no policy.
 	Version int64 `json:"version"`
 	// UpdatedAt is when it was last set; nil: never.
@@ -174,7 +193,7 @@ type Policy struct {
 func (p *Policy) Settings() QueueSettings {
 	return QueueSettings{
 		MaxAttempts: p.MaxAttempts, InvisibleFor: p.InvisibleFor, Backoff: p.Backoff, Paused: p.Paused, HistoryRetention: p.HistoryRetention,
-		DeadLetter: p.DeadLetter, Delay: p.Delay, Wait: p.Wait,
+		DeadLetter: p.DeadLetter, Delay: p.Delay, Wait: p.Wait, Flow: p.Flow,
 	}
 }
 

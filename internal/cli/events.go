@@ -97,6 +97,7 @@ func eventFields(e client.Event) [][2]string {
 		{"type", e.Type},
 		{"source", e.Source},
 		{"key", e.Key},
+		{"group", e.Group},
 		{"priority", strconv.Itoa(int(e.Priority))},
 		{"event time@", moment(e.EventTS)},
 		{"inserted@", moment(e.EnqueuedAt)},

@@ -21,6 +21,7 @@ type PostCmd struct {
 	Queue          string        `short:"q" default:"default" help:"The queue to insert into."`
 	Type           string        `short:"t" help:"The type of the events."`
 	Source         string        `help:"Where the events come from."`
+	Group          string        `short:"g" placeholder:"GROUP" help:"The group that it belongs to, of which the queue may limit how many are claimed at once."`
 	Priority       int32         `short:"p" placeholder:"N" help:"Lower numbers are claimed first."`
 	Delay          time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"How long from now the events become claimable."`
 	VT             time.Time     `name:"vt" placeholder:"TIME" help:"When the events become claimable, such as 2026-02-04T07:00:00Z."`
@@ -100,7 +101,7 @@ func (c *PostCmd) Run(ctx context.Context, env *Env) error {
 // template returns an event with the options of the flags, for every event.
 func (c *PostCmd) template() client.NewEvent {
 	return client.NewEvent{
-		Queue: c.Queue, Type: c.Type, Source: c.Source, Priority: c.Priority, Delay: c.Delay, VT: c.VT, MaxAttempts: c.MaxAttempts,
+		Queue: c.Queue, Type: c.Type, Source: c.Source, Group: c.Group, Priority: c.Priority, Delay: c.Delay, VT: c.VT, MaxAttempts: c.MaxAttempts,
 		ExpiresAt: c.ExpiresAt, EventTS: c.EventTS, Meta: c.Meta.raw(), OnDuplicate: c.OnDuplicate,
 	}
 }

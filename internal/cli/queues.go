@@ -105,6 +105,16 @@ func policyFields(p client.Policy) [][2]string {
 	if p.DeadLetter != nil {
 		deadLetters = p.DeadLetter.Queue
 	}
+	var flow client.Flow
+	if p.Flow != nil {
+		flow = *p.Flow
+	}
+	limit := func(n int) string {
+		if n == 0 {
+			return "any number"
+		}
+		return strconv.Itoa(n)
+	}
 	paused := "no"
 	if p.Paused {
 		paused = "yes"
@@ -119,6 +129,8 @@ func policyFields(p client.Policy) [][2]string {
 		{"dead letters to", deadLetters},
 		{"delay", orNone(span(p.Delay))},
 		{"wait", orNone(span(p.Wait))},
+		{"group limit", limit(flow.Concurrency)},
+		{"queue limit", limit(flow.Total)},
 		{"last set@", updated},
 	}
 }
@@ -171,6 +183,8 @@ type queueSetCmd struct {
 	DeadLetter       string         `placeholder:"QUEUE" help:"The queue where events go, besides history, that end as failed or expired; none for none."`
 	Delay            *time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"The delay of events that are inserted without one; 0 for none."`
 	Wait             *time.Duration `placeholder:"DURATION" min:"0s" max:"60s" help:"For how long claims wait that do not say, up to 60s; 0 for not at all."`
+	Concurrency      *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of each group are leased at once; 0 for any number."`
+	Total            *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of the queue are leased at once; 0 for any number."`
 }
 
 // Help returns the text below the usage.
@@ -180,6 +194,7 @@ func (*queueSetCmd) Help() string {
 		`queued queue set mail --backoff exponential --backoff-base 10s --backoff-max 1h --backoff-jitter 0.2`,
 		`queued queue set mail --backoff none`,
 		`queued queue set mail --dead-letter mail.dead`,
+		`queued queue set mail --concurrency 2`,
 		`queued queue set mail`,
 	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
 }
@@ -222,6 +237,16 @@ func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 	set(&settings.HistoryRetention, c.HistoryRetention)
 	set(&settings.Delay, c.Delay)
 	set(&settings.Wait, c.Wait)
+	var flow client.Flow
+	if settings.Flow != nil {
+		flow = *settings.Flow
+	}
+	set(&flow.Concurrency, c.Concurrency)
+	set(&flow.Total, c.Total)
+	settings.Flow = nil
+	if flow != (client.Flow{}) {
+		settings.Flow = &flow
+	}
 	switch c.DeadLetter {
 	case "":
 	case "none":

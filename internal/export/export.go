@@ -226,7 +226,7 @@ func valueLength(rest []byte) int {
 
 // HistoryColumns are the members of an event in history.
 var HistoryColumns = append(columnsOf(
-	"id", "queue", "outcome", "status", "type", "source", "priority", "key", "max_attempts", "expires_at", "event_ts", "enqueued_at", "attempts", "vt",
+	"id", "queue", "outcome", "status", "type", "source", "priority", "key", "group", "max_attempts", "expires_at", "event_ts", "enqueued_at", "attempts", "vt",
 	"worker", "first_attempted_at", "last_attempted_at", "finished_at", "processing_ms", "last_error", "error_count", "retryable", "requeued_from",
 	"requeued_as", "dead_letter_of", "dead_lettered_as", "unreadable"),
 	Column{"claimed", true}, Column{"occurrence", true}, Column{"publication", true}, Column{"meta", true}, Column{"result", true}, Column{"event", true})

@@ -251,7 +251,7 @@ func TestQueueIsSetAsOnTheCellThatItsCopyIsOf(t *testing.T) {
 	t.Parallel()
 	from, to := setup(t), setupWith(t, settings{cell: inCell(3)})
 	policy := `{"max_attempts":7,"invisible_for":"90s","backoff":{"kind":"exponential","base":"2s","factor":3,"max":"1h","jitter":0.5},"paused":true,` +
-		`"history_retention":"48h","dead_letter":{"queue":"mail.dead"},"delay":"1s","wait":"5s"}`
+		`"history_retention":"48h","dead_letter":{"queue":"mail.dead"},"delay":"1s","wait":"5s","flow":{"concurrency":2}}`
 	from.call("PUT", "/queues/mail", policy).want(http.StatusOK)
 	from.call("PUT", "/queues/mail/push", `{"url":"https://example.com/in","headers":{"X-Token":"t0p"},"timeout":"9s","max_in_flight":3,"rate":{"per_second":2,"burst":4},`+
 		`"final_statuses":[410,422],"disable_after":"24h"}`).want(http.StatusCreated)

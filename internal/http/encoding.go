@@ -66,6 +66,7 @@ func (e *event) appendJSON(b []byte) []byte {
 	o.text("source", e.Source)
 	o.int("priority", int64(e.Priority))
 	o.text("key", e.IdempotencyKey)
+	o.text("group", e.Group)
 	// Values that SQL wrote past the checks are answered as values that the contract has.
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
 		o.int("max_attempts", int64(*e.MaxAttempts))

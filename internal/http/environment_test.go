@@ -535,6 +535,7 @@ type seenEvent struct {
 	Publication  map[string]any  `json:"publication"`
 	Event        json.RawMessage `json:"event"`
 	Receipt      string          `json:"receipt"`
+	Group        string          `json:"group"`
 
 	Type             string          `json:"type"`
 	Source           string          `json:"source"`

@@ -24,6 +24,7 @@ type options struct {
 	Source      string         `json:"source" validate:"min=1,max=255"`
 	Priority    int32          `json:"priority" validate:"min=-2147483648,max=2147483647"`
 	Key         string         `json:"key" validate:"min=1,max=255"`
+	Group       string         `json:"group" validate:"min=1,max=255"`
 	MaxAttempts int            `json:"max_attempts" validate:"min=1,max=2147483647"`
 	ExpiresAt   *time.Time     `json:"expires_at"`
 
@@ -48,6 +49,7 @@ func (o *options) params(event json.RawMessage) queue.InsertParams {
 		Source:         o.Source,
 		Priority:       o.Priority,
 		IdempotencyKey: o.Key,
+		Group:          o.Group,
 		MaxAttempts:    o.MaxAttempts,
 		ExpiresAt:      o.ExpiresAt,
 		EventTS:        o.EventTS,
@@ -196,7 +198,7 @@ type marking struct {
 
 type listEventsRequest struct {
 	Queue    string          `query:"queue" validate:"queue" restrict:"queue,any"`
-	State    queue.State     `query:"state" validate:"oneof=ready scheduled leased"`
+	State    queue.State     `query:"state" validate:"oneof=ready scheduled leased waiting"`
 	Contains json.RawMessage `query:"contains"`
 	Meta     json.RawMessage `query:"meta"`
 	paging

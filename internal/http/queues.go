@@ -71,6 +71,13 @@ type policy struct {
 	DeadLetter   *deadLetter    `json:"dead_letter" null:"nil"`
 	Delay        *time.Duration `json:"delay" null:"nil" validate:"min=0s,max=87600h"`
 	Wait         *time.Duration `json:"wait" null:"nil" validate:"min=0s,max=60s"`
+	Flow         *flow          `json:"flow" null:"nil"`
+}
+
+// A flow is that of a policy: see queue.Flow.
+type flow struct {
+	Concurrency *int `json:"concurrency" null:"nil" validate:"min=1,max=10000"`
+	Total       *int `json:"total" null:"nil" validate:"min=1,max=10000"`
 }
 
 // A deadLetter is that of a policy: see queue.DeadLetter.
@@ -105,6 +112,7 @@ func (req putQueueRequest) params() queue.Policy {
 		DeadLetter:   (*queue.DeadLetter)(req.DeadLetter),
 		Delay:        req.Delay,
 		Wait:         req.Wait,
+		Flow:         (*queue.Flow)(req.Flow),
 	}
 }
 
@@ -117,7 +125,7 @@ type policyResponse struct {
 
 func policyOf(p queue.Policy) policyResponse {
 	body := policyResponse{p.Queue, policy{
-		p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, (*deadLetter)(p.DeadLetter), p.Delay, p.Wait,
+		p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, (*deadLetter)(p.DeadLetter), p.Delay, p.Wait, (*flow)(p.Flow),
 	}, nil, p.UpdatedAt}
 	if p.Version != 0 {
 		body.Version = &p.Version

@@ -18,14 +18,14 @@ func changePolicy(v *visit) (view, error) {
 	return view{name: "policy-form", title: "Policy of " + q.Queue, nav: "queues", body: &ui.PolicyForm{Policy: q.Policy}}, nil
 }
 
-// storePolicy replaces the policy of a queue, if it is still the version that the form was about. Whether the queue is paused stays as it is.
+// storePolicy replaces the policy of a queue, if it is still the version that the form was about. Whether the queue is paused, and its limits, stay as they are.
 func storePolicy(v *visit) (string, error) {
 	name := v.parameter("name")
 	q, err := v.api.GetQueue(v.r.Context(), name)
 	if err != nil {
 		return "", err
 	}
-	s := settings{"paused": q.Paused}
+	s := settings{"paused": q.Paused, "flow": q.Flow}
 	s.texts(v, "invisible_for", "history_retention", "delay", "wait", "dead_letter/queue")
 	s.numbers(v, "max_attempts")
 	if v.form.Get("backoff/kind") != "" {
