@@ -59,7 +59,7 @@ func Admit(handler, forGateway http.Handler, service *access.Service) http.Handl
 	})
 }
 
-// SpreadEnv, if it is set, has the first use of a queue place it on all cells. Gateways place it on one.
+// SpreadEnv is set to have the first use of a queue place it on all cells. Gateways place it on one.
 const SpreadEnv = "QUEUED_TEST_GATEWAY_SPREAD"
 
 // Spread has the first use of each queue at home place it on all cells, if SpreadEnv is set.
@@ -155,7 +155,11 @@ func used(tb testing.TB, registry *prometheus.Registry) (n int) {
 
 func isReady(tb testing.TB, listener *httptest.Server) bool {
 	tb.Helper()
-	response, err := listener.Client().Get(listener.URL + "/readyz")
+	request, err := http.NewRequestWithContext(tb.Context(), http.MethodGet, listener.URL+"/readyz", http.NoBody)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	response, err := listener.Client().Do(request)
 	if err != nil {
 		tb.Fatal(fmt.Errorf("asking the gateway whether it is ready: %w", err))
 	}

@@ -66,7 +66,7 @@ var testName = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
 // short selects tests that show each way of passing calls on, for a minute of a build; shortSeveral those where several cells have a part, each of which takes three servers.
 const (
-	shortSeveral = "^Test(Batch|Claim|Delet|DeadLetter|Executions|Export|History|Key|Listing|Overview|Pages|Post|Queue|Redrive|Requeue|Restricted|Schedules|Selected|Statistics|Worker)"
+	shortSeveral = "^Test(Batch|Claim|Delet|DeadLetter|Executions|Export|History|KeysAreMade|Listing|Overview|Queue|Redrive|Requeue|RestrictedKeyMoves|SchedulesAreListed|Statistics|WorkerGoesOn)"
 	short        = "^Test(Insert|Claim|Ack|Nack|Batch|CloudEvent|History|Queue|Schedule|Topic|Publish|Subscription|Stream|Key|Post|Work|Worker|Client|Export|List|Redrive|Wait)"
 )
 
