@@ -143,6 +143,7 @@ func TestLeasesOfAnAnswerThatCannotBeWrittenAreReleased(t *testing.T) {
 			for _, field := range []string{"X-None: ", "Accept: application/cloudevents-batch+json"} {
 				t.Run(name+" "+what+" "+field, func(t *testing.T) {
 					t.Parallel()
+					broken := w
 					var fakes []*fakeCell
 					for i := range cells {
 						fakes = append(fakes, newFakeCell(t, i))
@@ -162,7 +163,7 @@ func TestLeasesOfAnAnswerThatCannotBeWrittenAreReleased(t *testing.T) {
 						fakes[0].put(placement{Queue: "full", Cells: []int{1}, Former: []former{{Cells: []int{2}}}})
 					}
 					e := setup(t, nil, fakes...)
-					e.claimBroken(&w, `{"queue":"full","limit":1000,"wait":"1s"}`, field)
+					e.claimBroken(&broken, `{"queue":"full","limit":1000,"wait":"1s"}`, field)
 					last.wantReleased(name, events)
 					if line := e.log.String(); !strings.Contains(line, `"undelivered":"`) || !strings.Contains(line, fmt.Sprintf(`"released":%d`, events)) {
 						t.Errorf("the log has %s", line)
