@@ -82,26 +82,35 @@ func answering[Req any](s *Server, handle func(*http.Request, Req) (reply, error
 				return err
 			}
 		}
-		caller := &log.ctx.Context // what it ends for is known to the context of r, which has no copy
-		if req, ok := any(&req).(waiting); ok && req.waits() > 0 {
-			log.wait = req.waits()
-			limit += req.waits()
-			watched, stop := log.grant.Watch(caller.Context) // who waits is let go with the key
-			defer stop()
-			caller.Context = watched
-		}
+		var rep reply
+		var err error
 		// The time of the body's arrival is bounded by the server's read timeout, and does not count.
-		caller.SetLimit(limit)
-		defer caller.End()
-		rep, err := handle(r, req)
-		if cause := context.Cause(caller.Context); err != nil && cause != nil && log.client.Err() == nil {
-			return challenge(r, cause)
+		if held, ok := any(&req).(waiting); ok && held.waits() > 0 {
+			log.wait = held.waits()
+			rep, err = s.handleWaiting(r, limit+log.wait, func(r *http.Request) (reply, error) { return handle(r, req) })
+		} else {
+			log.ctx.SetLimit(limit) // which the context of r then has: there is no copy
+			defer log.ctx.End()
+			rep, err = handle(r, req)
 		}
 		if err == nil {
 			respond(w, r, rep)
 		}
 		return err
 	}
+}
+
+// handleWaiting calls handle within a limit. Who waits is let go with the key.
+func (*Server) handleWaiting(r *http.Request, limit time.Duration, handle func(*http.Request) (reply, error)) (reply, error) {
+	watched, stop := logOf(r).grant.Watch(r.Context())
+	defer stop()
+	ctx, cancel := context.WithTimeout(watched, limit)
+	defer cancel()
+	rep, err := handle(r.WithContext(ctx))
+	if cause := context.Cause(watched); err != nil && cause != nil && r.Context().Err() == nil {
+		err = challenge(r, cause)
+	}
+	return rep, err
 }
 
 // withoutParameters makes a route of a handler that takes nothing: an unknown parameter is an error there, too.

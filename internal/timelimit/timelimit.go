@@ -3,6 +3,7 @@
 package timelimit
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -136,9 +137,10 @@ func Receive[T any](ctx context.Context, from <-chan T) (received T, err error) 
 			case received = <-from:
 				return received, nil
 			case <-parent:
+				return received, cmp.Or(ctx.Err(), context.Canceled)
 			case <-timer.C:
 			}
-			return received, ctx.Err()
+			return received, cmp.Or(ctx.Err(), context.DeadlineExceeded) // never nil, which would say that something was received
 		}
 	}
 	select {
