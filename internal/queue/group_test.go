@@ -263,3 +263,37 @@ func TestThePolicyOfAQueueHasItsLimits(t *testing.T) {
 		t.Errorf("a total of zero: %v", err)
 	}
 }
+
+func TestAClaimOfSomeTypesDoesNotStandStillForOthers(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"concurrency": 1}`)
+	var ids []int64
+	for _, typ := range []string{"b", "b", "a", "a"} {
+		ids = append(ids, b.insertEvents(t, queue.InsertParams{Queue: "q", Group: "g", Type: typ})...)
+	}
+	want := func(when string, p queue.ClaimParams, want ...int64) {
+		t.Helper()
+		p.Queue, p.Limit = "q", 10
+		events, err := b.Claim(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		for i := range events {
+			got = append(got, events[i].ID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: claimed %v, want %v", when, got, want)
+		}
+	}
+	want("of the type that waits", queue.ClaimParams{Types: []string{"a"}}, ids[2])
+	want("while it is leased", queue.ClaimParams{Types: []string{"b"}})
+	want("while it is leased", queue.ClaimParams{ExcludeIDs: []int64{ids[2]}})
+	b.exec(t, `select agent.delete_event($1)`, ids[2])
+	want("without the first of the line", queue.ClaimParams{ExcludeIDs: []int64{ids[0]}}, ids[1])
+	b.exec(t, `select agent.delete_event($1)`, ids[1])
+	want("of both types", queue.ClaimParams{Types: []string{"a", "b"}}, ids[0])
+	b.exec(t, `select agent.delete_event($1)`, ids[0])
+	want("of the last one's type", queue.ClaimParams{Types: []string{"a"}}, ids[3])
+}

@@ -160,12 +160,12 @@ func (l *groupLoad) post(random *rand.Rand) func(context.Context, *pgx.Conn) err
 					if random.IntN(20) == 0 {
 						delay = new(fmt.Sprintf("%d ms", random.IntN(500)))
 					}
-					events, options, delays = append(events, `{}`), append(options, `{"group": `+group+`}`), append(delays, delay)
+					events, options, delays = append(events, `{}`), append(options, fmt.Sprintf(`{"group": %s, "type": "t%d"}`, group, random.IntN(3))), append(delays, delay)
 				}
 				insert := `select count(*) from agent_service.insert_and_claim_events($1::jsonb[], array_fill($2::text, array[$3::int4]), $4::interval[], null, _options => $5::jsonb[])`
 				if !isDirect { // each leaves a wake
 					insert = `
-						select count(agent.insert_event(n.event, $2, n.delay, _group => n.option ->> 'group'))
+						select count(agent.insert_event(n.event, $2, n.delay, _group => n.option ->> 'group', _type => n.option ->> 'type'))
 						from unnest($1::jsonb[], $4::interval[], $5::jsonb[]) as n (event, delay, option) where $3::int4 > 0`
 				}
 				if _, err := tx.Exec(ctx, insert, events, q.name, n, delays, options); err != nil {
@@ -252,7 +252,11 @@ func (l *groupLoad) take(ctx context.Context, db interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, queue string, n int,
 ) ([]groupClaim, error) {
-	rows, err := db.Query(ctx, `select e.id, agent.receipt(e) from agent.claim_events($1, $2, _invisible_for => $3) e`, queue, n, groupLoadLease)
+	var types []string // mostly whatever the type
+	if n%3 == 0 {
+		types = []string{fmt.Sprintf("t%d", rand.IntN(3))}
+	}
+	rows, err := db.Query(ctx, `select e.id, agent.receipt(e) from agent.claim_events($1, $2, _invisible_for => $3, _types => $4) e`, queue, n, groupLoadLease, types)
 	if err != nil {
 		return nil, err
 	}

@@ -197,7 +197,7 @@ begin
     exit when _limit = 0;
   end loop;
 
-  if _flow_version is not null and _limit > 0 and not _is_again and agent_private.look_for_more(_queue, _limit, _claimed_lanes, _watermarks) then
+  if _flow_version is not null and _limit > 0 and not _is_again and agent_private.look_for_more(_queue, _limit, _claimed_lanes, _watermarks, _types, _exclude_ids) then
     return query
     select m.*
     from agent_service.claim_from_watermarks

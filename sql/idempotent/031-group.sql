@@ -668,8 +668,10 @@ end
 $func$;
 
 -- To be called after a claim from a queue with limits has come up short. Looks at more groups that have due wakes, and at those with events that can be claimed by their vt, and that other limits
--- than those in force have admitted, or none: such as rows that were written by hand. Returns whether there may be something to claim then. _lanes and _watermarks are those of the claim.
-create or replace function agent_private.look_for_more(_queue text, _limit int4, _lanes int4[], _watermarks timestamptz[])
+-- than those in force have admitted, or none: such as rows that were written by hand. Has events that the claim does not want give their turns to others that it wants. Returns whether there may
+-- be something to claim then. The arguments behind _limit are those of the claim.
+create or replace function agent_private.look_for_more
+(_queue text, _limit int4, _lanes int4[], _watermarks timestamptz[], _types text[], _exclude_ids int8[])
 returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -685,6 +687,7 @@ declare
   _now timestamptz = clock_timestamp();
   _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
   _keys text[];
+  _traded int8 = 0;
 begin
   if _lanes is null then
     _lanes = array(select l.priority from agent_private.list_lanes(_queue) l);
@@ -703,10 +706,126 @@ begin
   );
   if _keys <> '{}' then
     insert into agent_private.group_wake (queue, key, event_id) select distinct _queue, k.key, 0 from unnest(_keys) as k (key);
-  elsif not exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= _now) then
-    return false;
   end if;
-  return agent_private.look_at_woken(_queue, greatest(_limit, 100)) > 0;
+  if cardinality(_types) > 0 or cardinality(_exclude_ids) > 0 then
+    _traded = agent_private.trade_turns(_queue, _limit, _types, _exclude_ids);
+  end if;
+  return exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= _now) and agent_private.look_at_woken(_queue, greatest(_limit, 100)) > 0
+    or _traded > 0;
+end
+$func$;
+
+-- Has events that wait and that a claim wants, by _types or _exclude_ids, take the places of admitted ones of their groups that it does not want and nobody has claimed: else a group would
+-- stand still for this claim as long as nobody asks for these, which go back to their places in the line. Returns how many have. Of all events of these types that wait it looks at the
+-- first ones, and at those from a random place on.
+create or replace function agent_private.trade_turns(_queue text, _limit int4, _types text[], _exclude_ids int8[])
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
+  _max_looked int4 = 200; -- of each lane, twice
+  _ids int8[]; -- those that are wanted, and their groups
+  _keys text[];
+  _key text;
+  _of int8[];
+  _unwanted int8[];
+  _wanted int8[];
+  _traded int8 = 0;
+begin
+  if cardinality(_types) > 0 then
+    select array_agg(w.id), array_agg(w.key) into _ids, _keys
+    from
+    ( select w.id, w.key
+      from agent_private.list_lanes(_queue, _types) as l
+      cross join lateral
+      ( select f.id as first_id
+        , ( select e.id from agent.event e
+            where e.queue = _queue and e.type = l.type and e.priority = l.priority and e.vt = agent_private.no_turn()
+            order by e.vt desc, e.id desc
+            limit 1
+          ) as last_id
+        from
+        ( select e.id from agent.event e
+          where e.queue = _queue and e.type = l.type and e.priority = l.priority and e.vt = agent_private.no_turn()
+          order by e.vt, e.id
+          limit 1
+        ) as f
+      ) as b
+      cross join lateral (values (b.first_id), (b.first_id + floor(random() * (b.last_id - b.first_id + 1))::int8)) as s (id)
+      cross join lateral
+      ( select e.id, e.group_key
+        from agent.event e
+        where e.queue = _queue and e.type = l.type and e.priority = l.priority and e.vt = agent_private.no_turn() and e.id >= s.id and e.flow = 3
+        and (_exclude_ids is null or e.id <> all (_exclude_ids))
+        order by e.vt, e.id
+        limit _max_looked
+      ) as w (id, key)
+      group by w.id, w.key
+    ) as w;
+  else
+    select array_agg(w.id), array_agg(w.key) into _ids, _keys
+    from
+    ( select distinct e.group_key from agent.event e where e.id = any (_exclude_ids) and e.queue = _queue and e.flow = 1
+    ) as k (key)
+    cross join lateral
+    ( select e.id, e.group_key
+      from agent.event e
+      where e.queue = _queue and e.group_key = k.key and e.flow = 3 and e.id <> all (_exclude_ids)
+      order by e.priority, e.id
+      limit _max_looked
+    ) as w (id, key);
+  end if;
+  if _ids is null then
+    return 0;
+  end if;
+
+  foreach _key in array agent_private.lock_groups(_queue, array
+  ( select k.key
+    from (select distinct unnest(_keys)) as k (key)
+    where exists
+    ( select from agent.event e
+      where e.queue = _queue and e.group_key = k.key and e.flow = 1 and e.vt <= _now and (e.attempts = 0 or e.nacked_at is not null)
+      and (cardinality(_types) > 0 and coalesce(e.type <> all (_types), true) or e.id = any (_exclude_ids))
+    )
+    limit _limit
+  )) loop
+    exit when _traded >= _limit;
+    _unwanted = array
+    ( select e.id from agent.event e
+      where e.queue = _queue and e.group_key = _key and e.flow = 1 and e.flow_version = _version and e.vt <= _now and (e.attempts = 0 or e.nacked_at is not null)
+      and (cardinality(_types) > 0 and coalesce(e.type <> all (_types), true) or e.id = any (_exclude_ids))
+      order by e.priority desc, e.id desc
+      limit _limit
+      for update skip locked
+    );
+    _of = array(select w.id from unnest(_ids, _keys) as w (id, key) where w.key = _key);
+    _wanted = array
+    ( select e.id from agent.event e
+      where e.id = any (_of) and e.queue = _queue and e.group_key = _key and e.flow = 3
+      order by e.priority, e.id
+      limit cardinality(_unwanted)
+      for update skip locked
+    );
+    _unwanted = _unwanted[:cardinality(_wanted)];
+    update agent.event e
+    set flow = 3, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
+    where e.id = any (_unwanted);
+    update agent.event e
+    set flow = 1, flow_version = _version, vt = e.turn_vt, turn_vt = null, admitted_at = _now
+    where e.id = any (_wanted);
+    _traded = _traded + cardinality(_wanted);
+  end loop;
+  return _traded;
 end
 $func$;
 
