@@ -51,8 +51,10 @@ func endedKeys(h *environment) (expired, revoked string) {
 	h.t.Helper()
 	expired = h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
 	revoked = h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
-	h.sql(`update agent.api_key set expires_at = now() where id = $1`, expired[3:11])
-	h.revokeKey(revoked[3:11]) // which has the keys read again
+	if _, err := h.access.Update(h.t.Context(), expired[3:11], access.Change{ExpiresAt: new(new(time.Now().Add(-time.Minute)))}, nil); err != nil {
+		h.t.Fatal(err)
+	}
+	h.revokeKey(revoked[3:11])
 	h.awaitRefused(expired, access.ErrExpired)
 	return expired, revoked
 }
