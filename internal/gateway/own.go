@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 // How long home's word on a caller counts, for the calls that the gateway answers itself.
@@ -24,7 +26,8 @@ const (
 
 // callers are those that home knows.
 type callers struct {
-	stopping atomic.Bool // /readyz says that the gateway stops
+	stopping atomic.Bool        // /readyz says that the gateway stops
+	asking   singleflight.Group // of home about one caller, by the hash: for all calls of it that come meanwhile
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]caller // by the hash of Authorization, and of the key that it calls for
@@ -72,12 +75,25 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 	now := time.Now()
 	found, isKnown := g.callers.get(hash)
 	if !isKnown || now.Sub(found.at) > callerTime {
-		asked, err := g.askCaller(c, r)
+		var asked any
+		var err error
+		answers := g.callers.asking.DoChan(string(hash[:]), func() (any, error) {
+			scopes, err := g.askCaller(c.id, callerHeader(r)) //nolint:contextcheck // it is for other calls, too
+			if err == nil {
+				g.callers.put(hash, caller{scopes, now})
+			}
+			return scopes, err
+		})
+		select {
+		case answer := <-answers:
+			asked, err = answer.Val, answer.Err
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
 		var refused *answered
 		switch {
 		case err == nil:
-			found = caller{asked, now}
-			g.callers.put(hash, found)
+			found = caller{asked.([]string), now}
 		case errors.As(err, &refused) && refused.status < http.StatusInternalServerError:
 			g.callers.remove(hash)
 			return refused
@@ -104,8 +120,8 @@ func callerHeader(r *http.Request) http.Header {
 	return header
 }
 
-// askCaller returns the scopes of the caller of r, as home says.
-func (g *Gateway) askCaller(c *call, r *http.Request) ([]string, error) {
+// askCaller returns the scopes of a caller, as home says, for all calls of it: none of them ends it.
+func (g *Gateway) askCaller(requestID string, header http.Header) ([]string, error) {
 	at := g.home()
 	if !at.isUp() {
 		return nil, errAway
@@ -114,10 +130,9 @@ func (g *Gateway) askCaller(c *call, r *http.Request) ([]string, error) {
 		return nil, full("Home holds as many calls as it may.")
 	}
 	defer at.calls.leave()
-	ctx, cancel := context.WithTimeout(r.Context(), lookTime)
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	header := callerHeader(r)
-	header["X-Request-Id"] = []string{c.id}
+	header["X-Request-Id"] = []string{requestID}
 	var self struct {
 		Scopes []string `json:"scopes"`
 	}
