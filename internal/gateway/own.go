@@ -77,8 +77,8 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 	if !isKnown || now.Sub(found.at) > callerTime {
 		var asked any
 		var err error
-		answers := g.callers.asking.DoChan(string(hash[:]), func() (any, error) {
-			scopes, err := g.askCaller(c.id, callerHeader(r)) //nolint:contextcheck // it is for other calls, too
+		answers := g.callers.asking.DoChan(string(hash[:]), func() (any, error) { //nolint:contextcheck // it is for other calls, too
+			scopes, err := g.askCaller(c.id, callerHeader(r))
 			if err == nil {
 				g.callers.put(hash, caller{scopes, now})
 			}
