@@ -297,3 +297,30 @@ func TestAClaimOfSomeTypesDoesNotStandStillForOthers(t *testing.T) {
 	b.exec(t, `select agent.delete_event($1)`, ids[0])
 	want("of the last one's type", queue.ClaimParams{Types: []string{"a"}}, ids[3])
 }
+
+func TestEventsThatWaitForTheirTurnAreListedPageByPage(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"concurrency": 1}`)
+	ids := b.insertGrouped(t, "q", "a", "a", "", "a", "a")
+	b.wantClaimed(t, "q", "at first", ids[0], ids[2])
+	for state, want := range map[queue.State][]int64{queue.AwaitingTurn: {ids[1], ids[3], ids[4]}, queue.Leased: {ids[0], ids[2]}, "": {ids[0], ids[2], ids[1], ids[3], ids[4]}} {
+		var got []int64
+		p := queue.ListParams{Queue: "q", State: state, Limit: 1}
+		for range 10 {
+			page, err := b.List(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range page.Events {
+				got = append(got, page.Events[i].ID)
+			}
+			if p.Cursor = page.Next; p.Cursor == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("in the state %q are %v, want %v", state, got, want)
+		}
+	}
+}

@@ -20,7 +20,7 @@ declare
   _backoff jsonb = nullif(_policy -> 'backoff', 'null');
   _dead_letter jsonb = nullif(_policy -> 'dead_letter', 'null');
   _flow jsonb = nullif(_policy -> 'flow', 'null');
-  _old_concurrency int4;
+  _had_total boolean; -- before
   _row agent.queue;
   _version int8;
   _unknown text;
@@ -101,6 +101,7 @@ begin
       perform agent_private.raise_version_mismatch('queue ' || _name, _if_versions);
     end if;
   end if;
+  _had_total = exists (select from agent.queue q where q.name = _name and q.flow_total is not null);
   _row.version = agent_private.next_version(0);
   _row.flow_version = case when _row.flow_concurrency is not null then agent_private.next_version(0) end;
   insert into agent.queue as q select _row.*
@@ -120,7 +121,7 @@ begin
   if not found then
     perform agent_private.raise_version_mismatch('queue ' || _name, _if_versions);
   end if;
-  if _row.flow_total is not null then
+  if _row.flow_total is not null and not _had_total then
     perform agent_private.count_leases(_name);
   end if;
   perform agent.notify_queues(array[_name]); -- its events may be claimable now, and processes remember for how long claims wait

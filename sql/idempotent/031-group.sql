@@ -597,7 +597,7 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
-  _max_withdrawn int4 = 10000;
+  _max_withdrawn int4 = 2000;
   _withdrawn int8;
 begin
   if _version is null then
@@ -661,6 +661,9 @@ begin
     end if;
   end if;
   if _is_grouped and exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp()) then
+    if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '') then -- those that the claim would pass over go before others
+      perform agent_private.wake_stale_groups(_queue, null, null, interval '1 hour');
+    end if;
     perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
   end if;
   return _limit;
@@ -684,10 +687,37 @@ set enable_hashjoin to off
 set enable_mergejoin to off
 as $func$
 declare
+  _now timestamptz;
+  _traded int8 = 0;
+begin
+  perform agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '0');
+  _now = clock_timestamp();
+  if cardinality(_types) > 0 or cardinality(_exclude_ids) > 0 then
+    _traded = agent_private.trade_turns(_queue, _limit, _types, _exclude_ids);
+  end if;
+  return exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= _now) and agent_private.look_at_woken(_queue, greatest(_limit, 100)) > 0
+    or _traded > 0;
+end
+$func$;
+
+-- Leaves wakes, which are due since _since, for groups with events that can be claimed by their vt, and that other limits than those in force have admitted, or none: of the first ones in each
+-- lane from its watermark on. Without _lanes, of all lanes.
+create or replace function agent_private.wake_stale_groups(_queue text, _lanes int4[], _watermarks timestamptz[], _since interval)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
   _now timestamptz = clock_timestamp();
   _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
   _keys text[];
-  _traded int8 = 0;
 begin
   if _lanes is null then
     _lanes = array(select l.priority from agent_private.list_lanes(_queue) l);
@@ -705,13 +735,8 @@ begin
     ) as e
   );
   if _keys <> '{}' then
-    insert into agent_private.group_wake (queue, key, event_id) select distinct _queue, k.key, 0 from unnest(_keys) as k (key);
+    insert into agent_private.group_wake (queue, key, at, event_id) select distinct _queue, k.key, _now - _since, 0 from unnest(_keys) as k (key);
   end if;
-  if cardinality(_types) > 0 or cardinality(_exclude_ids) > 0 then
-    _traded = agent_private.trade_turns(_queue, _limit, _types, _exclude_ids);
-  end if;
-  return exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= _now) and agent_private.look_at_woken(_queue, greatest(_limit, 100)) > 0
-    or _traded > 0;
 end
 $func$;
 
