@@ -461,7 +461,9 @@ begin
   if pg_get_indexdef('agent.event_hist_outcome_ts'::regclass) like '%DESC%'
     and (select coalesce(sum(pg_relation_size(i.inhrelid)), 0) from pg_inherits i where i.inhparent = 'agent.event_hist'::regclass) < 64 * 1024 * 1024
   then
-    drop index agent.event_hist_id, agent.event_hist_outcome_ts, agent.event_hist_queue_outcome_ts;
+    drop index agent.event_hist_id; -- one by one, as TimescaleDB drops no two
+    drop index agent.event_hist_outcome_ts;
+    drop index agent.event_hist_queue_outcome_ts;
     create index event_hist_id on agent.event_hist (id) with (deduplicate_items = off);
     create index event_hist_outcome_ts on agent.event_hist (outcome, event_ts, id) with (deduplicate_items = off) where outcome is not null;
     create index event_hist_queue_outcome_ts on agent.event_hist (queue, outcome, event_ts, id) with (deduplicate_items = off) where queue is not null;
