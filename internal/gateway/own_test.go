@@ -35,7 +35,12 @@ func TestHomeIsAskedOnceAboutACallerOfManyCalls(t *testing.T) {
 		if i%2 == 0 {
 			key, status = "Authorization: Bearer wrong", http.StatusUnauthorized
 		}
-		calling.Go(func() { e.want(status, "", "GET", "/version", "", key) })
+		calling.Go(func() {
+			got := e.call("GET", "/version", "", key)
+			if got.status != status && got.status != http.StatusServiceUnavailable { // on a machine that is too busy to have all wait within the time that home has
+				t.Errorf("a call with %s was answered %d %s", key, got.status, got.body)
+			}
+		})
 	}
 	e.until("all calls wait for home", func() bool {
 		stacks := make([]byte, 8<<20)
