@@ -541,7 +541,7 @@ begin
       ))
       returning w.key, w.event_id
     )
-    insert into agent_private.group_wake (queue, key, at, event_id) select distinct _queue, g.key, _now + interval '1 ms', g.event_id from gone g;
+    insert into agent_private.group_wake (queue, key, at, event_id) select distinct _queue, g.key, _now + interval '10 ms', g.event_id from gone g;
   end if;
   if _locked = '{}' then
     return 0;
