@@ -36,7 +36,7 @@ func BenchmarkRequest(b *testing.B) {
 		logOf(r).add("id", int64(1042))
 		return created(insertResponse{ID: 1042, Queue: req.Queue, VT: at}, eventPath(1042), false), nil
 	}))
-	r.Post("/claim", access.Claim, endpoint(s, lim, func(r *http.Request, req claimRequestOfBenchmark) (reply, error) {
+	r.Post("/claim", access.Claim, endpoint(s, lim, func(_ *http.Request, req claimRequestOfBenchmark) (reply, error) {
 		return reply{body: eventList{{ID: 1042, Queue: req.Queue, EventTS: at, EnqueuedAt: at, VT: at, Claimed: []time.Time{at}, Attempts: 1, Payload: []byte(`{"a":1}`), Receipt: "1042.1.0123456789abcdef"}}}, nil
 	}))
 	r.Delete("/events/{id}", access.Claim, endpoint(s, lim, func(*http.Request, ackRequest) (reply, error) { return noContent, nil }))

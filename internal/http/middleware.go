@@ -61,7 +61,7 @@ func (l *accessLog) start(r *http.Request, routes chi.Routes) *http.Request {
 	l.route.Routes = routes
 	l.client = r.Context()
 	l.ctx.Context.Context, l.ctx.log = l.client, l
-	return r.WithContext(&l.ctx)
+	return r.WithContext(&l.ctx) //nolint:contextcheck // its parent is that of the request
 }
 
 type accessLogKey struct{}

@@ -129,14 +129,14 @@ func appendArrayHeader(buf []byte, n int, hasNulls bool) []byte {
 	if hasNulls {
 		flags = 1
 	}
-	for _, word := range [arrayHeader / 4]uint32{1, flags, pgtype.TextOID, uint32(n), 1} { //nolint:gosec // no list has more elements
+	for _, word := range [arrayHeader / 4]uint32{1, flags, pgtype.TextOID, uint32(n), 1} {
 		buf = binary.BigEndian.AppendUint32(buf, word)
 	}
 	return buf
 }
 
 func appendElement(buf []byte, text string) []byte {
-	return append(binary.BigEndian.AppendUint32(buf, uint32(len(text))), text...) //nolint:gosec // PostgreSQL takes no message of 4 GiB
+	return append(binary.BigEndian.AppendUint32(buf, uint32(len(text))), text...)
 }
 
 // scanFunc is a pgtype.ScanPlan.

@@ -15,7 +15,14 @@ func TestListsOfTextsAreWrittenAsPgxWritesThem(t *testing.T) {
 	pg.RegisterTypes(ours)
 	a, empty := "a", ""
 	for _, value := range []any{
-		[]string(nil), []string{}, []string{""}, []string{"a", "\u00e9\u20ac", `{"a":[1,null,"NULL"]}`}, []*string(nil), []*string{}, []*string{nil}, []*string{&a, nil, &empty, &a},
+		[]string(nil),
+		[]string{},
+		[]string{""},
+		[]string{"a", "\u00e9\u20ac", `{"a":[1,null,"NULL"]}`},
+		[]*string(nil),
+		[]*string{},
+		[]*string{nil},
+		[]*string{&a, nil, &empty, &a},
 		pgtype.FlatArray[string]{"a"},
 	} {
 		for _, format := range []int16{pgtype.BinaryFormatCode, pgtype.TextFormatCode} {

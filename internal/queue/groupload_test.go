@@ -221,10 +221,15 @@ func (l *groupLoad) change(random *rand.Rand) func(context.Context, *pgx.Conn) e
 				}
 			case 2:
 				key := fmt.Sprintf("g%d", random.IntN(3))
+				var until string
+				if err := db.QueryRow(ctx, `select (clock_timestamp() + interval '300 ms')::text`).Scan(&until); err != nil {
+					return err
+				}
 				statements = []string{
-					`select agent.put_group('held', '` + key + `', jsonb_build_object('held_until', clock_timestamp() + interval '300 ms'))`,
-					`insert into group_check.change select clock_timestamp(), 'held', '` + key + `', 'pause', null`,
-					`insert into group_check.change select held_until - interval '1 ms', 'held', key, 'resume', null from agent.queue_group where queue = 'held' and key = '` + key + `' and held_until is not null`,
+					`select agent.put_group('held', '` + key + `', jsonb_build_object('held_until', '` + until + `'))`,
+					// A hold that is over already is none.
+					`insert into group_check.change select clock_timestamp(), 'held', '` + key + `', 'pause', null where clock_timestamp() < '` + until + `'::timestamptz - interval '5 ms'`,
+					`insert into group_check.change values ('` + until + `'::timestamptz - interval '1 ms', 'held', '` + key + `', 'resume', null)`,
 				}
 			case 3:
 				statements = []string{`select agent.move_events('few', 'many', 5)`, `select agent.move_events('many', 'few', 5)`}

@@ -325,11 +325,11 @@ func TestRowsWrittenByHandKeepTheRules(t *testing.T) {
 				`(text_size, event, expires_at) values (2147483647, pg_catalog.jsonb_build_object('n', pg_catalog.repeat('n', 5000)), pg_catalog.now() + '1 day')`:     `5010`,
 				`(text_size, event, occurrence) values (5, pg_catalog.jsonb_build_object('n', pg_catalog.repeat('n', 1500)), pg_catalog.jsonb_build_object('a', 'b'))`: `1519 + pg_catalog.pg_column_size(occurrence)`,
 			} {
-				var size, real int
-				if err := conn.QueryRow(t.Context(), "insert into agent.event "+row+" returning text_size, "+want).Scan(&size, &real); err != nil {
+				var size, stored int
+				if err := conn.QueryRow(t.Context(), "insert into agent.event "+row+" returning text_size, "+want).Scan(&size, &stored); err != nil {
 					t.Errorf("%s: %s: %v", setting, row, err)
-				} else if size < real-20 || size > real+20 {
-					t.Errorf("%s: %s: the size is %d, want some %d", setting, row, size, real)
+				} else if size < stored-20 || size > stored+20 {
+					t.Errorf("%s: %s: the size is %d, want some %d", setting, row, size, stored)
 				}
 			}
 		}

@@ -142,7 +142,7 @@ func TestLimitThatIsNotReachedCostsNoAllocation(t *testing.T) {
 		from <- 1
 		ctx.Context.Context = parent
 		ctx.SetLimit(time.Hour)
-		_, _ = timelimit.Receive(ctx, from)
+		_, _ = timelimit.Receive(ctx, from) //nolint:contextcheck // its parent is that of the test
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
