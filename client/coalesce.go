@@ -50,14 +50,14 @@ func (g *coalescer[E, R]) send(ctx context.Context, e E, size int) (R, error) {
 	if g.isOff || g.sending == 0 {
 		g.sending++
 		g.mu.Unlock()
-		defer g.sent() //nolint:contextcheck // what is sent then is of other callers
+		defer g.sent() // what is sent then is of other callers
 		return g.alone(ctx, e)
 	}
 	one := &gathered[E, R]{event: e, size: size, answered: make(chan struct{})}
 	g.waiting = append(g.waiting, one)
 	if g.sending < coalescedRequests {
 		g.sending++
-		go g.run() //nolint:contextcheck // as above
+		go g.run()
 	}
 	g.mu.Unlock()
 	select {
