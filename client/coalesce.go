@@ -231,23 +231,23 @@ type batchError struct {
 	Status int    `json:"status"`
 	Code   string `json:"code,omitzero"`
 	Detail string `json:"detail,omitzero"`
-	Cell   *int   `json:"cell,omitzero"` // that the error is with, of a gateway
 }
 
 // of returns the error of a call of that event alone, at path.
-func (r *batchError) of(path string) error {
+func (r *batchError) of(path string, cell *int) error {
 	if r.Status < http.StatusBadRequest {
 		return nil
 	}
 	return &Error{
 		Status: r.Status, Code: r.Code, Title: http.StatusText(r.Status), Detail: r.Detail, Type: "urn:queued:problem:" + r.Code,
-		Cell: r.Cell, Method: http.MethodPost, Path: path,
+		Cell: cell, Method: http.MethodPost, Path: path,
 	}
 }
 
 // An insertedResult is the answer to one of the inserts of a batch that is not atomic.
 type insertedResult struct {
 	batchError
+	Cell  *int      `json:"cell,omitzero"` // that the error is with, of a gateway
 	ID    int64     `json:"id,omitzero"`
 	Queue string    `json:"queue,omitzero"`
 	VT    time.Time `json:"vt,omitzero"`
@@ -255,7 +255,7 @@ type insertedResult struct {
 
 // of returns what the call would have returned by itself.
 func (r *insertedResult) of() (Inserted, error) {
-	if err := r.batchError.of("/events"); err != nil {
+	if err := r.batchError.of("/events", r.Cell); err != nil {
 		return Inserted{}, err
 	}
 	return Inserted{ID: r.ID, Queue: r.Queue, VT: r.VT, Replayed: r.Status == http.StatusOK}, nil
@@ -271,7 +271,7 @@ type publishedResult struct {
 
 // of returns what the call to a topic would have returned by itself.
 func (r *publishedResult) of(topic string) (Published, error) {
-	if err := r.batchError.of("/topics/" + escape(topic)); err != nil {
+	if err := r.batchError.of("/topics/"+escape(topic), nil); err != nil {
 		return Published{}, err
 	}
 	return Published{Position: r.Position, Topic: r.Topic, PublishedAt: r.PublishedAt, Replayed: r.Status == http.StatusOK}, nil
