@@ -115,7 +115,7 @@ func (c *Context) bounds() (parent <-chan struct{}, deadline time.Time, ok bool)
 	return c.Context.Done(), c.deadline, true
 }
 
-// timers are stopped.
+// timers are stopped. They are used again by whoever comes: not by a test in a bubble of synctest, whose timers end in it alone.
 var timers = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
