@@ -143,7 +143,7 @@ func TestLimitThatIsNotReachedCostsNoAllocation(t *testing.T) {
 		ctx.Context.Context = parent
 		ctx.SetLimit(time.Hour)
 		_, _ = timelimit.Receive(ctx, from) //nolint:contextcheck // its parent is that of the test
-	}); n > 0 {
+	}); n > 1 { // with the race detector a pool forgets what it has at times
 		t.Errorf("%v allocations", n)
 	}
 	ctx.End()
