@@ -10,7 +10,11 @@ import (
 // The broken builds of this file.
 var (
 	ackUnfenced = build{name: "an ack whose receipt is not compared", sql: []edit{{
-		"move_to_history", "and (a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash))", "",
+		"move_to_history", `    and case
+      when a.hash is not null then e.attempts = a.attempt and agent_private.has_token_hash(e.receipt_hash, a.hash)
+      else a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash)
+    end
+`, "",
 	}}}
 	answerBeforeCommit = build{name: "answers before the commit", edits: []edit{
 		{"internal/queue/transaction.go", "pool.SendBatch(ctx, tx.batch)", "answerEarly(ctx, pool, tx.batch)"},
