@@ -23,10 +23,10 @@ const (
 		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9)`
 	claimStatement = `
 		select id, attempts, claim_token, slot, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
-			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt, group_key
 		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12, _hashes => $13)`
 	ackStatement = `
-		select ord, status, queue, repeated, type, worker, took
+		select ord, status, queue, repeated, type, worker, took, ready_vt
 		from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[], $5, $6)`
 	readLogStatement = `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent_service.log_origin()),
 			case when gap_until is not null then (select agent_service.log_gap_reason($1)) end
