@@ -167,7 +167,7 @@ func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, rece
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
 	token := hex.EncodeToString(random)
-	columns := make([]any, 23)
+	columns := make([]any, 24)
 	columns[0], columns[1] = &id, &attempts
 	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil, 8<<20, tokenHash(token))
 	_, err = pgx.ForEachRow(rows, columns, func() error {
@@ -186,7 +186,7 @@ func tokenHash(token string) []byte {
 // sqlAck acks one event as the service does.
 func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error {
 	var status string
-	columns := make([]any, 7)
+	columns := make([]any, 8)
 	columns[1] = &status
 	parts := strings.Split(receipt, ".")
 	attempt, err := strconv.ParseInt(parts[1], 10, 32)
