@@ -75,28 +75,16 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 	now := time.Now()
 	found, isKnown := g.callers.get(hash)
 	if !isKnown || now.Sub(found.at) > callerTime {
-		var asked any
-		var err error
-		answers := g.callers.asking.DoChan(string(hash[:]), func() (any, error) { //nolint:contextcheck // it is for other calls, too
-			scopes, err := g.askCaller(c.id, callerHeader(r))
-			if err == nil {
-				g.callers.put(hash, caller{scopes, now})
-			}
-			return scopes, err
-		})
-		select {
-		case answer := <-answers:
-			asked, err = answer.Val, answer.Err
-		case <-r.Context().Done():
-			return r.Context().Err()
-		}
+		fresh, err := g.learn(c, r, hash)
 		var refused *answered
 		switch {
 		case err == nil:
-			found = caller{asked.([]string), now}
+			found = fresh
 		case errors.As(err, &refused) && refused.status < http.StatusInternalServerError:
 			g.callers.remove(hash)
 			return refused
+		case r.Context().Err() != nil:
+			return r.Context().Err()
 		case !isKnown || now.Sub(found.at) > callerLast:
 			return away(home, "Home, cell 0, which knows the callers, does not answer. Retry.", err)
 		}
@@ -107,6 +95,25 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 		return p
 	}
 	return nil
+}
+
+// learn asks home about the caller of r, once for all calls of it that come meanwhile, and remembers what it says.
+func (g *Gateway) learn(c *call, r *http.Request, hash [sha256.Size]byte) (caller, error) {
+	id, header, now := c.id, callerHeader(r), time.Now()                      // the call may be over before home has answered the others
+	answers := g.callers.asking.DoChan(string(hash[:]), func() (any, error) { //nolint:contextcheck // it is for other calls, too
+		scopes, err := g.askCaller(id, header)
+		found := caller{scopes, now}
+		if err == nil {
+			g.callers.put(hash, found)
+		}
+		return found, err
+	})
+	select {
+	case answer := <-answers:
+		return answer.Val.(caller), answer.Err
+	case <-r.Context().Done():
+		return caller{}, r.Context().Err()
+	}
 }
 
 // callerHeader returns the fields of a request that say who makes it, for calls of the gateway's own in its name.
