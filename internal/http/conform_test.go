@@ -31,6 +31,18 @@ type conform struct {
 	seen map[string]bool // "operationId status"
 }
 
+// newConform returns a conform before next. It reads the contract first, once for all tests: on a busy machine that takes longer than what a test waits for.
+func newConform(tb testing.TB, next http.RoundTripper, seen map[string]bool) *conform {
+	tb.Helper()
+	if _, err := specRouter(); err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := responseSchemas(); err != nil {
+		tb.Fatal(err)
+	}
+	return &conform{t: tb, next: next, seen: seen}
+}
+
 func (c *conform) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.next.RoundTrip(r)
 	if err != nil {
@@ -235,7 +247,7 @@ func checkRequest(r *http.Request, body []byte) error {
 
 func TestResponsesThatBreakTheContractAreFound(t *testing.T) {
 	t.Parallel()
-	c := &conform{t: t, seen: make(map[string]bool)}
+	c := newConform(t, nil, make(map[string]bool))
 	check := func(status int, body string, fields ...string) error {
 		resp := &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {"a"}, "Location": {"/events/1"}}}
 		for _, field := range fields {

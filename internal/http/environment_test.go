@@ -119,7 +119,7 @@ func setupWith(t *testing.T, set settings) *environment {
 		t:    t,
 		url:  base,
 		own:  own,
-		http: &http.Client{Transport: &conform{t: t, next: transport, seen: set.seen}, CheckRedirect: noRedirect},
+		http: &http.Client{Transport: newConform(t, transport, set.seen), CheckRedirect: noRedirect},
 	}
 	return h
 }
