@@ -102,7 +102,7 @@ func TestAPausedOrHeldGroupIsLeftAlone(t *testing.T) {
 	ids := b.insertGrouped(t, "q", "a", "b", "a")
 	b.exec(t, `select agent.put_group('q', 'a', '{"paused": true}')`)
 	b.wantClaimed(t, "q", "while a is paused", ids[1])
-	if why := pgtest.Query[string](t, b.sql, `select blocked_by from agent.list_groups('q', _blocked => true)`); why != "paused" {
+	if why := pgtest.Query[string](t, b.sql, `select blocked_by ->> 'reason' from agent.list_groups('q', _blocked => true)`); why != "paused" {
 		t.Errorf("the group is blocked by %s", why)
 	}
 	b.exec(t, `select agent.put_group('q', 'a', '{"concurrency": 1}')`)

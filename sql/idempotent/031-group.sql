@@ -1182,17 +1182,42 @@ begin
 end
 $func$;
 
--- Up to _limit groups of a queue after _after by key, or the one _group: those that have events, and those that something is set for. Of their events, up to 10,000 of each kind are counted: waiting for their
--- turn, admitted and not leased, leased, and scheduled. oldest is since when the first in the line is due, next_at when the next scheduled one will be. blocked_by says why the
--- first one that waits does: paused, hold, concurrency or total; null: nothing waits, or it has its turn with the next claim. With _blocked only groups are listed that
--- something blocks: to find these takes as long as there are groups after _after.
-create or replace function agent.list_groups(_queue text, _limit int4 default 100, _after text default null, _group text default null, _blocked boolean default false)
+-- The keys of up to _limit groups of a queue after _after: those that have events, and those that something is set for.
+create or replace function agent_private.next_groups(_queue text, _after text, _limit int4)
+returns text[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _keys text[] = '{}';
+begin
+  while cardinality(_keys) < _limit loop
+    _after = least
+    ( (select e.group_key from agent.event e where e.queue = _queue and e.group_key > _after order by e.group_key limit 1)
+    , ( select g.key from agent.queue_group g
+        where g.queue = _queue and g.key > _after and (g.concurrency is not null or g.paused or g.held_until > clock_timestamp())
+        order by g.key
+        limit 1
+      )
+    );
+    exit when _after is null;
+    _keys = _keys || _after;
+  end loop;
+  return _keys;
+end
+$func$;
+
+-- What there is of these groups of a queue, in their order, as agent.list_groups has it: of one that has nothing, too.
+create or replace function agent_private.describe_groups(_queue text, _keys text[])
 returns table
 ( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
-, oldest timestamptz, next_at timestamptz, blocked_by text
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb
 )
 language plpgsql volatile
-security definer
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set jit to off
@@ -1207,42 +1232,26 @@ declare
   _max_counted int4 = 10000;
   _policy agent.queue;
   _total int8;
-  _n int4 = 0;
 begin
-  perform agent_private.check_queue_name(_queue);
-  if coalesce(_limit, 0) < 1 then
-    perform agent_private.raise_invalid('limit', 'must be at least 1');
-  end if;
   select q.* into _policy from agent.queue q where q.name = _queue;
   select count(*) into _total
   from (select from agent.event e where e.in_total and e.queue = _queue and e.vt > _now and e.attempts > 0 and e.nacked_at is null limit coalesce(_policy.flow_total, 0)) as e;
-  key = coalesce(_after, '');
-  while _n < _limit loop
-    key = case
-      when _group is null then least
-      ( (select e.group_key from agent.event e where e.queue = _queue and e.group_key > list_groups.key order by e.group_key limit 1)
-      , ( select g.key from agent.queue_group g
-          where g.queue = _queue and g.key > list_groups.key and (g.concurrency is not null or g.paused or g.held_until > _now)
-          order by g.key
-          limit 1
-        )
-      )
-      when key < _group then _group
-    end;
-    exit when key is null;
+  foreach key in array _keys loop
     concurrency = null;
     paused = null;
     held_until = null;
     select g.concurrency, g.paused, case when g.held_until > _now then g.held_until end into concurrency, paused, held_until
     from agent.queue_group g
-    where g.queue = _queue and g.key = list_groups.key;
+    where g.queue = _queue and g.key = describe_groups.key;
     paused = coalesce(paused, false);
-    select count(*), min(e.turn_vt) into waiting, oldest
+    select count(*) into waiting
+    from (select from agent.event e where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 3 limit _max_counted) as e;
+    select min(e.turn_vt) into oldest
     from
     ( select e.turn_vt from agent.event e
-      where e.queue = _queue and e.group_key = list_groups.key and e.flow = 3
+      where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 3
       order by e.priority, e.id
-      limit _max_counted
+      limit 100
     ) as e;
     select count(*) filter (where e.vt <= _now)
     , count(*) filter (where e.vt > _now and e.attempts > 0 and e.nacked_at is null)
@@ -1251,27 +1260,64 @@ begin
     into admitted, leased, scheduled, oldest, next_at
     from
     ( select e.vt, e.attempts, e.nacked_at from agent.event e
-      where e.queue = _queue and e.group_key = list_groups.key and e.flow <= 2
+      where e.queue = _queue and e.group_key = describe_groups.key and e.flow <= 2
       limit _max_counted
     ) as e;
     select scheduled + count(*), least(next_at, min(e.turn_vt)) into scheduled, next_at
     from
     ( select e.turn_vt from agent.event e
-      where e.queue = _queue and e.group_key = list_groups.key and e.flow = 4
+      where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 4
       limit _max_counted
     ) as e;
     blocked_by = case
       when waiting + admitted = 0 then null
-      when paused then 'paused'
-      when held_until is not null then 'hold'
-      when waiting > 0 and admitted + leased >= coalesce(concurrency, _policy.flow_concurrency) then 'concurrency'
-      when _total >= _policy.flow_total then 'total'
+      when _policy.paused then jsonb_build_object('reason', 'queue_paused')
+      when paused then jsonb_build_object('reason', 'paused')
+      when held_until is not null then jsonb_build_object('reason', 'hold', 'until', held_until)
+      when waiting > 0 and admitted + leased >= coalesce(concurrency, _policy.flow_concurrency)
+        then jsonb_build_object('reason', 'concurrency', 'limit', coalesce(concurrency, _policy.flow_concurrency))
+      when _total >= _policy.flow_total then jsonb_build_object('reason', 'total', 'limit', _policy.flow_total)
     end;
-    continue when _blocked and blocked_by is null;
-    if _group is null or waiting + admitted + leased + scheduled > 0 or concurrency is not null or paused or held_until is not null then
-      return next;
-    end if;
-    _n = _n + 1;
+    return next;
+  end loop;
+end
+$func$;
+
+-- Up to _limit groups of a queue after _after by key, or the one _group: those that have events, and those that something is set for. Of their events, up to 10,000 of each kind are counted: waiting for their
+-- turn, admitted and not leased, leased, and scheduled. oldest is since when the first in the line is due, next_at when the next scheduled one will be. blocked_by says why the
+-- first one that waits does, as an object with a reason: queue_paused, paused, hold with until, concurrency with its limit, or total with its limit; null: nothing waits, or it has its turn with the next claim. With
+-- _blocked only groups are listed that something blocks: to find these takes as long as there are groups after _after.
+create or replace function agent.list_groups(_queue text, _limit int4 default 100, _after text default null, _group text default null, _blocked boolean default false)
+returns table
+( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _keys text[];
+  _n int4 = 0;
+  _listed int4;
+begin
+  perform agent_private.check_queue_name(_queue);
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  if _group is not null then
+    return query select d.* from agent_private.describe_groups(_queue, array[_group]) d where d.blocked_by is not null or not _blocked;
+    return;
+  end if;
+  _after = coalesce(_after, '');
+  loop
+    _keys = agent_private.next_groups(_queue, _after, least(_limit - _n, 100));
+    exit when _keys = '{}';
+    return query select d.* from agent_private.describe_groups(_queue, _keys) d where d.blocked_by is not null or not _blocked;
+    get diagnostics _listed = row_count;
+    _n = _n + _listed;
+    _after = _keys[cardinality(_keys)];
   end loop;
 end
 $func$;
