@@ -181,10 +181,10 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
 	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready count_redrives declared_queues dropped_push_deliveries dropped_source_deliveries event_errors event_queues event_traces expansion_start find_ended get_cell get_placement key_versions list_cells listed_cells list_waiting_queues owner_version read_queue_copy list_placements placement_versions queue_waits read_key_copies read_owner_copies
-	first_events get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_redrive get_route get_schedule
-	history_stats is_key_required last_occurrences last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_failures list_filters
+	first_events get_event get_group get_identity get_log_settings get_owner get_published get_queue get_raw_body get_redrive get_route get_schedule
+	history_stats is_key_required last_occurrences last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_failures list_filters list_groups
 	list_history list_holders list_occurrences list_owners list_processes list_proof_fields list_push_deliveries list_pushers list_pushes list_redrives list_routes list_schedules list_sealed
-	list_source_deliveries list_sources list_subscriptions list_topics list_upkeep list_workers lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
+	list_source_deliveries list_sources list_subscriptions list_topics list_upkeep list_workers lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position longest_groups next_due
 	next_publication next_vt next_vts old_history oldest_beside outcome_series queue_overview queue_series queue_stats read_api_keys read_filters read_log_back read_log_page read_pushes read_routes read_sessions read_sources replica_versions require_queue_of_schedule require_queues resolve_locals undeclared_queues
 	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
 
@@ -357,6 +357,8 @@ func (c *answerless) run() {
 	c.lose(lostCall{"resume_redrive", post, redrive + "/resume", "", nil, false, "", 0, 0})
 	c.lose(lostCall{"cancel_redrive", post, redrive + "/cancel", "", nil, false, "", 0, 0})
 	c.lose(lostCall{"put_queue", put, "/queues/q", `{"max_attempts":7}`, nil, false, count(`agent.queue where name = 'q' and max_attempts = 7`), 1, 0})
+	c.lose(lostCall{"put_group", put, "/queues/q/groups/a", `{"concurrency":7}`, nil, false, count(`agent.queue_group where queue = 'q' and concurrency = 7`), 1, 0})
+	c.lose(lostCall{"delete_group", del, "/queues/q/groups/a", "", nil, false, count(`agent.queue_group where queue = 'q' and concurrency = 7`), 0, 0})
 	c.lose(lostCall{"pause_queue", post, "/queues/q/pause", "", nil, false, count(`agent.queue where name = 'q' and paused`), 1, 0})
 
 	c.lose(lostCall{"place_queue", put, "/queues/placed/placement", `{"cells":[1]}`, nil, false, count(`agent.placement where queue = 'placed' and cells = '{1}'`), 1, 0})

@@ -33,6 +33,7 @@ func (c *client) audit(query string) []seenAction {
 var audited = map[string]string{
 	"sweep": "", "runEvent": "event.run", "runQueue": "queue.run", "requeue": "event.requeue", "requeueMatching": "history.requeue",
 	"putQueue": "queue.put", "deleteQueue": "queue.delete", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
+	"putGroup": "group.put", "deleteGroup": "group.delete",
 	"createRedrive": "redrive.create", "pauseRedrive": "redrive.pause", "resumeRedrive": "redrive.resume", "cancelRedrive": "redrive.cancel",
 	"leaveKeys": "", "putQueueCopy": "queue.put", "putKeyCopies": "key.copy", "putOwnerCopies": "owner.copy", "insertForwarded": "", "putCell": "cell.put", "deleteCell": "cell.delete",
 	"putPlacement": "placement.put", "drainPlacement": "placement.drain", "deletePlacement": "placement.delete",
@@ -77,6 +78,8 @@ func TestAuditSaysWhoManagedWhat(t *testing.T) {
 			admin.call("POST", "/redrives/"+known["REDRIVE"]+"/pause", "").want(http.StatusOK)
 		case "resumeSchedule":
 			admin.call("POST", "/schedules/"+known["SCHEDULE"]+"/pause", "").want(http.StatusOK)
+		case "deleteGroup":
+			admin.call("PUT", path, `{"paused":true}`).want(http.StatusOK)
 		case "deleteOwner":
 			admin.call("PUT", "/owners/ada", `{"timezone":"UTC"}`).want(http.StatusCreated)
 		case "replaySubscription":

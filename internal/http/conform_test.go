@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +69,9 @@ func (c *conform) check(r *http.Request, resp *http.Response, body []byte) error
 	bare := r.Clone(r.Context())
 	bare.URL.Scheme, bare.URL.Host, bare.Host = "", "", ""
 	bare.Body = nil
+	bare.URL.Path = strings.ReplaceAll(bare.URL.EscapedPath(), "%2F", "x") // the router takes a slash within a part for the end of the part
+	bare.URL.Path, _ = url.PathUnescape(bare.URL.Path)                     // it was valid before
+	bare.URL.RawPath = ""
 	if bare.Method == http.MethodHead {
 		return nil // a GET without a body, which is not documented separately
 	}

@@ -44,6 +44,8 @@ func (req *putQueueRequest) usedQueues(use func(name, pointer string)) {
 	}
 }
 
+func (req *putGroupRequest) usedQueues(use func(name, pointer string)) { use(req.Name, "{name}") }
+
 func (req *putPushRequest) usedQueues(use func(name, pointer string)) { use(req.Name, "{name}") }
 
 func (req *createScheduleRequest) usedQueues(use func(name, pointer string)) {

@@ -30,6 +30,8 @@ func setupDeclared(t *testing.T) *environment {
 var callsThatFindNothing = []struct{ method, path, body string }{
 	{"GET", "/queues/ordres", ""},
 	{"GET", "/queues/ordres/stats", ""},
+	{"GET", "/queues/ordres/groups", ""},
+	{"GET", "/queues/ordres/groups/a", ""},
 	{"GET", "/events?queue=ordres", ""},
 	{"GET", "/history?queue=ordres", ""},
 	{"GET", "/history/stats?queue=ordres", ""},
@@ -63,6 +65,7 @@ func provokeUndeclared(t *testing.T, h *environment) {
 		{"POST", "/queues/ordres/pause", "", ``, "{name}"},
 		{"POST", "/queues/ordres/resume", "", ``, "{name}"},
 		{"PUT", "/queues/orders", "", `{"dead_letter":{"queue":"ordres"}}`, "#/dead_letter/queue"},
+		{"PUT", "/queues/ordres/groups/a", "", `{}`, "{name}"},
 		{"PUT", "/queues/ordres/push", "", `{"url":"http://127.0.0.1:1"}`, "{name}"},
 		{"POST", "/schedules", "", `{"event":{},"cron":"@daily","timezone":"UTC","queue":"ordres"}`, "#/queue"},
 		{"PATCH", fmt.Sprintf("/schedules/%.0f", id), "", `{"queue":"ordres"}`, "#/queue"},

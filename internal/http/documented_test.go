@@ -261,6 +261,12 @@ func provokeJobs(h *environment) {
 	for _, verb := range []string{"pause", "resume", "purge"} {
 		h.call("POST", "/queues/work/"+verb, "").want(200)
 	}
+	h.call("PUT", "/queues/work/groups/ada", `{"concurrency":2,"hold":"1s"}`).want(200)
+	h.with("If-None-Match", "*").call("PUT", "/queues/work/groups/ada", `{}`).wantProblem(problem.PreconditionFailed)
+	h.call("GET", "/queues/work/groups/ada", "").want(200)
+	h.call("GET", "/queues/work/groups?state=blocked&sort=waiting", "").want(200)
+	h.with("If-Match", `"1"`).call("DELETE", "/queues/work/groups/ada", "").wantProblem(problem.PreconditionFailed)
+	h.call("DELETE", "/queues/work/groups/ada", "").want(204)
 	h.insertWith("queue=unwanted")
 	h.call("DELETE", "/queues/unwanted", "").wantProblem(problem.QueueNotEmpty)
 	h.with("If-Match", `"1"`).call("DELETE", "/queues/unwanted", "").wantProblem(problem.PreconditionFailed)

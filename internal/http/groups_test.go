@@ -2,8 +2,11 @@ package http
 
 import (
 	"encoding/json"
+	"net/url"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/queued/queued/internal/http/problem"
 )
@@ -40,4 +43,177 @@ func TestGroupsAreLimitedByThePolicyOfTheirQueue(t *testing.T) {
 	h.try("PUT", "/queues/q", `{"flow":{"total":0}}`).wantProblem(problem.ValidationFailed)
 	h.try("PUT", "/queues/q", `{"flow":{"rate":1}}`).wantProblem(problem.ValidationFailed)
 	h.call("POST", "/events/batch", `{"events":[{"group":"`+strings.Repeat("é", 200)+`","event":{}}]}`).wantProblem(problem.ValidationFailed)
+}
+
+// A seenGroup is a group in a response.
+type seenGroup struct {
+	Group                                string
+	Concurrency                          *int
+	Paused                               bool
+	HeldUntil                            *time.Time `json:"held_until"`
+	Waiting, Admitted, Leased, Scheduled int
+	BlockedBy                            *struct {
+		Reason string
+		Limit  int
+		Until  *time.Time
+	} `json:"blocked_by"`
+	Version *int64
+	Cursor  string
+}
+
+type seenGroups struct {
+	Groups []seenGroup
+	Next   *string
+}
+
+func TestAGroupIsPausedHeldAndLimitedByItself(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for range 3 {
+		h.call("POST", "/events?queue=q&group=ada", `{}`).want(201)
+	}
+	claim := func() int {
+		return len(decode[seenPage](h.call("POST", "/claim", `{"queue":"q","limit":10}`).want(200)).Events)
+	}
+	const path = "/queues/q/groups/ada"
+	if etag := h.call("GET", path, "").want(200).header.Get("ETag"); etag != "" {
+		t.Errorf("with nothing set, the version is %s", etag)
+	}
+	paused := h.with("If-None-Match", "*").call("PUT", path, `{"paused":true}`).want(200)
+	g := decode[seenGroup](paused)
+	if g.Group != "ada" || !g.Paused || g.Waiting != 3 || g.BlockedBy == nil || g.BlockedBy.Reason != "paused" || g.Version == nil || paused.header.Get("ETag") != `"`+strconv.FormatInt(*g.Version, 10)+`"` {
+		t.Errorf("paused %s", paused.body)
+	}
+	if n := claim(); n != 0 {
+		t.Errorf("of a paused group %d were claimed", n)
+	}
+	h.with("If-None-Match", "*").call("PUT", path, `{}`).wantProblem(problem.PreconditionFailed)
+	h.with("If-Match", `"1"`).call("PUT", path, `{}`).wantProblem(problem.PreconditionFailed)
+	h.with("If-Match", `"1"`).call("DELETE", path, "").wantProblem(problem.PreconditionFailed)
+	h.with("If-Match", `*`).call("DELETE", "/queues/q/groups/none", "").want(204)
+	held := decode[seenGroup](h.with("If-Match", paused.header.Get("ETag")).call("PUT", path, `{"hold":"1h","concurrency":null}`).want(200))
+	if held.HeldUntil == nil || held.BlockedBy == nil || held.BlockedBy.Reason != "hold" || !held.BlockedBy.Until.Equal(*held.HeldUntil) || held.Paused {
+		t.Errorf("held %+v", held)
+	}
+	until := decode[seenGroup](h.call("PUT", path, `{"held_until":"2100-01-01T00:00:00Z"}`).want(200))
+	if until.HeldUntil == nil || until.HeldUntil.Year() != 2100 {
+		t.Errorf("held %+v", until)
+	}
+	h.with("If-Match", "*").call("PUT", path, `{"concurrency":2}`).want(200)
+	if n := claim(); n != 2 {
+		t.Errorf("of a group limited to 2, %d were claimed", n)
+	}
+	if g := decode[seenGroup](h.call("GET", path, "").want(200)); g.Leased != 2 || g.Waiting != 1 || g.BlockedBy == nil || g.BlockedBy.Reason != "concurrency" || g.BlockedBy.Limit != 2 {
+		t.Errorf("full %+v", g)
+	}
+	h.call("DELETE", path, "").want(204)
+	if n := claim(); n != 1 {
+		t.Errorf("without a limit, %d were claimed", n)
+	}
+	h.call("DELETE", path, "").want(204)
+
+	for body, want := range map[string]problem.Type{
+		`{"concurrency":0}`:     problem.ValidationFailed,
+		`{"concurrency":10001}`: problem.ValidationFailed,
+		`{"rate":1}`:            problem.ValidationFailed,
+		`{"hold":"-1s"}`:        problem.ValidationFailed,
+		`{"hold":"30"}`:         problem.ValidationFailed,
+		`{"held_until":"noon"}`: problem.ValidationFailed,
+		`{"paused":"yes"}`:      problem.ValidationFailed,
+		`[]`:                    problem.ValidationFailed,
+		`{"hold":"1s","held_until":"2100-01-01T00:00:00Z"}`: problem.ValidationFailed,
+	} {
+		h.try("PUT", path, body).wantProblem(want)
+	}
+	h.try("PUT", "/queues/queued.x/groups/a", `{}`).wantProblem(problem.InvalidParameter)
+	long := strings.Repeat("%C3%A9", 128)
+	for _, method := range []string{"GET", "PUT", "DELETE"} {
+		h.try(method, "/queues/q/groups/"+long, "").wantProblem(problem.InvalidParameter)
+		h.try(method, "/queues/q/groups/a%00b", "").wantProblem(problem.InvalidParameter)
+		h.try(method, "/queues/q/groups/a%FFb", "").wantProblem(problem.InvalidParameter)
+	}
+}
+
+func TestGroupsHaveWhateverNameAURLCanCarry(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for i, name := range []string{"a/b", "a b", "..", ".", "a%2Fb", "é/𝄞", `"?#&=+;`, "a\nb\x01", "A", "a"} {
+		h.try("POST", "/events?queue=q&group="+url.QueryEscape(name), `{}`).want(201)
+		path := "/queues/q/groups/" + strings.ReplaceAll(url.PathEscape(name), ".", "%2E")
+		g := decode[seenGroup](h.try("PUT", path, `{"concurrency":`+strconv.Itoa(i+1)+`}`).want(200))
+		if g.Group != name || g.Waiting+g.Admitted != 1 {
+			t.Errorf("%q: set %+v", name, g)
+		}
+	}
+	listed := decode[seenGroups](h.call("GET", "/queues/q/groups", "").want(200))
+	if len(listed.Groups) != 10 {
+		t.Errorf("listed are %+v", listed)
+	}
+	for _, g := range listed.Groups {
+		path := "/queues/q/groups/" + strings.ReplaceAll(url.PathEscape(g.Group), ".", "%2E")
+		if got := decode[seenGroup](h.try("GET", path, "").want(200)); got.Concurrency == nil || *got.Concurrency != *g.Concurrency {
+			t.Errorf("%q: got %+v, listed %+v", g.Group, got, g)
+		}
+		h.try("DELETE", path, "").want(204)
+	}
+}
+
+func TestGroupsOfAQueueAreListed(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("PUT", "/queues/q", `{"flow":{"concurrency":1}}`).want(200)
+	for _, group := range []string{"b", "b", "a", "c", "c", "c", "d"} {
+		h.call("POST", "/events?queue=q&group="+group, `{}`).want(201)
+	}
+	h.call("POST", "/events?queue=q&group=d&delay=1h", `{}`).want(201)
+	h.call("POST", "/claim", `{"queue":"q","limit":10}`).want(200)
+	list := func(query string) (names string) {
+		for cursor, pages := "", 0; pages < 10; pages++ {
+			page := decode[seenGroups](h.call("GET", "/queues/q/groups?"+query+cursor, "").want(200))
+			for _, g := range page.Groups {
+				names += g.Group
+			}
+			if page.Next == nil {
+				return names
+			}
+			names += " "
+			cursor = "&cursor=" + url.QueryEscape(*page.Next)
+		}
+		return names
+	}
+	for query, want := range map[string]string{
+		"limit=3":                            "abc d",
+		"state=blocked&limit=1":              "b c",
+		"sort=waiting":                       "cbad",
+		"sort=waiting&state=blocked&limit=1": "c",
+	} {
+		if got := list(query); got != want {
+			t.Errorf("%s: listed %q, want %q", query, got, want)
+		}
+	}
+	marked := decode[seenGroups](h.call("GET", "/queues/q/groups?cursors=true", "").want(200))
+	after := decode[seenGroups](h.call("GET", "/queues/q/groups?cursor="+url.QueryEscape(marked.Groups[1].Cursor), "").want(200))
+	if len(after.Groups) != 2 || after.Groups[0].Group != "c" {
+		t.Errorf("after the second are %+v", after)
+	}
+	if d := marked.Groups[3]; d.Leased != 1 || d.Scheduled != 1 || d.BlockedBy != nil {
+		t.Errorf("d is %+v", d)
+	}
+	h.try("GET", "/queues/q/groups?state=ready", "").wantProblem(problem.InvalidParameter)
+	h.try("GET", "/queues/q/groups?sort=name", "").wantProblem(problem.InvalidParameter)
+	h.try("GET", "/queues/q/groups?limit=0", "").wantProblem(problem.InvalidParameter)
+	h.try("GET", "/queues/q/groups?cursor=x", "").wantProblem(problem.InvalidCursor)
+	h.try("GET", "/queues/q/groups?sort=waiting&cursor="+url.QueryEscape(marked.Groups[1].Cursor), "").wantProblem(problem.InvalidParameter)
+}
+
+func TestWaitingClaimsGetWhatASettingLetsThrough(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("PUT", "/queues/q/groups/ada", `{"paused":true}`).want(200)
+	h.call("POST", "/events?queue=q&group=ada", `{}`).want(201)
+	claim := h.waiting(`{"queue":"q","wait":"60s"}`)
+	h.call("DELETE", "/queues/q/groups/ada", "").want(204)
+	if events := decode[seenPage](<-claim).Events; len(events) != 1 {
+		t.Errorf("the claim that waited got %+v", events)
+	}
 }

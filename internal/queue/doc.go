@@ -18,6 +18,7 @@
 //	ends.go         WaitEvent: the callers that wait for the end of an event, and the one look for all of them
 //	read.go         Get, List, History, Attempts, counts
 //	admin.go        policies, pause, purge, deletion, requeue, sweep
+//	groups.go       groups: what is set for one, and what each waits for
 //	redrive.go      redrives: what goes on with them, and the calls about them
 //	series.go       samples of the queues once a minute, outcomes by minute, and the statistics over time made of them
 //	upkeep.go       partitions, retention, pruning of history, keys and statistics

@@ -324,3 +324,146 @@ func TestEventsThatWaitForTheirTurnAreListedPageByPage(t *testing.T) {
 		}
 	}
 }
+
+// keysOf returns the keys of groups, with what blocks each.
+func keysOf(groups []queue.Group) (keys []string) {
+	for _, g := range groups {
+		key := g.Key
+		if g.BlockedBy != nil {
+			key += ":" + string(g.BlockedBy.Reason)
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func TestSettingsOfAGroupHoldAtOnceAndWakeClaims(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	ctx := t.Context()
+	ids := b.insertGrouped(t, "q", "a/b", "a/b")
+	set, err := b.PutGroup(ctx, "q", "a/b", queue.GroupSettings{Paused: true}, nil, queue.Precondition{Absent: true})
+	if err != nil || !set.Paused || set.Waiting != 2 || set.BlockedBy == nil || set.BlockedBy.Reason != queue.BlockedByPause || set.Version == nil {
+		t.Fatalf("set %+v: %v", set, err)
+	}
+	if _, err := b.PutGroup(ctx, "q", "a/b", queue.GroupSettings{}, nil, queue.Precondition{Absent: true}); !errors.Is(err, queue.ErrStale) {
+		t.Errorf("setting what is set: %v", err)
+	}
+	if _, err := b.PutGroup(ctx, "q", "a/b", queue.GroupSettings{}, nil, queue.Precondition{Versions: []int64{*set.Version + 1}}); !errors.Is(err, queue.ErrStale) {
+		t.Errorf("setting another version: %v", err)
+	}
+	if err := b.DeleteGroup(ctx, "q", "a/b", []int64{*set.Version + 1}); !errors.Is(err, queue.ErrStale) {
+		t.Errorf("ending another version: %v", err)
+	}
+	if _, err := b.PutGroup(ctx, "q", "none", queue.GroupSettings{}, nil, queue.Precondition{Exists: true}); !errors.Is(err, queue.ErrStale) {
+		t.Errorf("setting what is not set: %v", err)
+	}
+	claimed := make(chan []queue.Event, 1)
+	go func() {
+		events, _ := b.Claim(ctx, queue.ClaimParams{Queue: "q", Limit: 1, Wait: time.Minute})
+		claimed <- events
+	}()
+	eventually(t, "a claim waits", func() bool { return queue.Waiting(b.Service) == 1 })
+	hour := time.Hour
+	held, err := b.PutGroup(ctx, "q", "a/b", queue.GroupSettings{Concurrency: new(1)}, &hour, queue.Precondition{Versions: []int64{*set.Version}})
+	if err != nil || held.BlockedBy == nil || held.BlockedBy.Reason != queue.BlockedByHold || held.BlockedBy.Until == nil || !held.BlockedBy.Until.Equal(*held.HeldUntil) {
+		t.Fatalf("held %+v: %v", held, err)
+	}
+	limited, err := b.PutGroup(ctx, "q", "a/b", queue.GroupSettings{Concurrency: new(1)}, nil, queue.Precondition{Exists: true})
+	if err != nil || limited.HeldUntil != nil || limited.Concurrency == nil || *limited.Concurrency != 1 {
+		t.Fatalf("limited %+v: %v", limited, err)
+	}
+	if events := <-claimed; len(events) != 1 || events[0].ID != ids[0] {
+		t.Fatalf("at the end of the hold, claimed %+v", events)
+	}
+	full, err := b.GetGroup(ctx, "q", "a/b")
+	if err != nil || full.Leased != 1 || full.Waiting != 1 || full.BlockedBy == nil || full.BlockedBy.Reason != queue.BlockedByConcurrency || *full.BlockedBy.Limit != 1 || full.Oldest == nil {
+		t.Fatalf("full %+v: %v", full, err)
+	}
+	if err := b.DeleteGroup(ctx, "q", "a/b", nil); err != nil {
+		t.Fatal(err)
+	}
+	b.wantClaimed(t, "q", "without a limit", ids[1])
+	if g, err := b.GetGroup(ctx, "q", "a/b"); err != nil || g.Version != nil || g.UpdatedAt != nil || g.Concurrency != nil {
+		t.Errorf("with nothing set %+v: %v", g, err)
+	}
+	for _, settings := range []queue.GroupSettings{{Concurrency: new(0)}, {Concurrency: new(10_001)}} {
+		if _, err := b.PutGroup(ctx, "q", "a", settings, nil, queue.Precondition{}); !isInvalid(err, "concurrency") {
+			t.Errorf("%+v: %v", settings, err)
+		}
+	}
+}
+
+func isInvalid(err error, field string) bool {
+	invalid, ok := errors.AsType[*queue.InvalidError](err)
+	return ok && invalid.Field == field
+}
+
+func TestGroupsAreListedByKeyAndByTheLengthOfTheirLines(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	ctx := t.Context()
+	b.limit(t, "q", `{"concurrency": 1}`)
+	// Groups whose lines have 0, 1, 2, 3 events.
+	b.insertGrouped(t, "q", "c", "c", "c", "c", "a", "b", "b", "d", "d", "d", "")
+	if _, err := b.PutGroup(ctx, "q", "z", queue.GroupSettings{Paused: true}, nil, queue.Precondition{}); err != nil {
+		t.Fatal(err)
+	}
+	b.claimSQL(t, "q")
+	var keys []string
+	cursor := ""
+	for range 10 {
+		page, err := b.Groups(ctx, queue.GroupsParams{Queue: "q", Limit: 2, Cursor: cursor, WithCursors: true})
+		if err != nil || len(page.Cursors) != len(page.Groups) {
+			t.Fatal(page, err)
+		}
+		keys = append(keys, keysOf(page.Groups)...)
+		if cursor = page.Next; cursor == "" {
+			break
+		}
+	}
+	if want := []string{"a", "b:concurrency", "c:concurrency", "d:concurrency", "z"}; !slices.Equal(keys, want) {
+		t.Errorf("by key %v", keys)
+	}
+	blocked, err := b.Groups(ctx, queue.GroupsParams{Queue: "q", Limit: 2, Blocked: true})
+	if err != nil || !slices.Equal(keysOf(blocked.Groups), []string{"b:concurrency", "c:concurrency"}) || blocked.Next == "" {
+		t.Errorf("blocked are %v: %v", keysOf(blocked.Groups), err)
+	}
+	longest, err := b.Groups(ctx, queue.GroupsParams{Queue: "q", Limit: 3, ByWaiting: true})
+	if err != nil || !slices.Equal(keysOf(longest.Groups), []string{"c:concurrency", "d:concurrency", "b:concurrency"}) || longest.Next != "" {
+		t.Errorf("by their lines %v: %v", keysOf(longest.Groups), err)
+	}
+	if longest.Groups[0].Waiting != 3 {
+		t.Errorf("the longest line has %d", longest.Groups[0].Waiting)
+	}
+	if _, err := b.Groups(ctx, queue.GroupsParams{Queue: "q", Cursor: "x"}); !errors.Is(err, queue.ErrBadCursor) {
+		t.Errorf("a bad cursor: %v", err)
+	}
+}
+
+func TestTheLongestLinesAreFoundAmongThousandsOfGroups(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	ctx := t.Context()
+	b.limit(t, "q", `{"concurrency": 1}`)
+	b.exec(t, `
+		select agent.insert_events(array_agg('{}'::jsonb), array_agg('q'::text), _options => array_agg(jsonb_build_object('group', case n % 3 when 0 then 'long' else 'g' || n end, 'priority', n % 5)))
+		from generate_series(1, 6000) n`)
+	longest, err := b.Groups(ctx, queue.GroupsParams{Queue: "q", Limit: 2, ByWaiting: true, Blocked: true})
+	if err != nil || len(longest.Groups) == 0 || longest.Groups[0].Key != "long" || longest.Groups[0].Waiting != 1999 {
+		t.Errorf("the longest lines are %+v: %v", longest.Groups, err)
+	}
+	// What is blocked is found behind a thousand groups that are not.
+	var keys []string
+	pages := 0
+	for cursor := ""; pages == 0 || cursor != "" && pages < 20; pages++ {
+		page, err := b.Groups(ctx, queue.GroupsParams{Queue: "q", Blocked: true, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, cursor = append(keys, keysOf(page.Groups)...), page.Next
+	}
+	if !slices.Equal(keys, []string{"long:concurrency"}) || pages != 5 {
+		t.Errorf("in %d pages, blocked are %v", pages, keys)
+	}
+}

@@ -995,10 +995,17 @@ begin
 end
 $func$;
 
--- Sets what holds for one group of a queue alone, from an object with any of concurrency, paused and held_until; what is left out holds as the policy of the queue says. Nothing of a group
--- that is paused, or held until a time, is handed out; leases go on. It holds from the commit on. Waits for whoever has the group or its events locked: call it in
--- a transaction of its own. Raises QD003.
-create or replace function agent.put_group(_queue text, _group text, _settings jsonb)
+-- Sets what holds for one group of a queue alone, from an object with any of concurrency, paused, and held_until or hold, an interval from now on; what is left out holds as the policy of the queue says. Nothing
+-- of a group that is paused, or held until a time, is handed out; leases go on. It holds from the commit on. Waits for whoever has the group or its events locked: call it in
+-- a transaction of its own. Raises QD003, and QD004 if what is set has none of _if_versions (null: any), if nothing is and _if_exists, or if something is and _if_absent.
+create or replace function agent.put_group
+( _queue text
+, _group text
+, _settings jsonb
+, _if_versions int8[] default null
+, _if_exists boolean default false
+, _if_absent boolean default false
+)
 returns agent.queue_group
 language plpgsql volatile
 security definer
@@ -1012,7 +1019,7 @@ begin
   if jsonb_typeof(_settings) is distinct from 'object' then
     perform agent_private.raise_invalid('settings', 'must be a JSON object');
   end if;
-  for _unknown in select s from jsonb_object_keys(_settings) s where s not in ('concurrency', 'paused', 'held_until') loop
+  for _unknown in select s from jsonb_object_keys(_settings) s where s not in ('concurrency', 'paused', 'held_until', 'hold') loop
     perform agent_private.raise_invalid(_unknown, 'is not set for a group');
   end loop;
   _row.concurrency = agent_private.check_limit('concurrency', _settings -> 'concurrency');
@@ -1020,19 +1027,38 @@ begin
   _row.held_until = (_settings ->> 'held_until')::timestamptz;
   if not isfinite(_row.held_until) then
     perform agent_private.raise_invalid('held_until', 'must be finite');
+  elsif _settings ->> 'hold' is not null then
+    if _row.held_until is not null then
+      perform agent_private.raise_invalid('hold', 'must not be given with held_until');
+    end if;
+    _row.held_until = agent_private.hold_end((_settings ->> 'hold')::interval);
   end if;
   if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null) then -- from now on events of its groups need a turn
     insert into agent.queue as q (name, flow_version) values (_queue, agent_private.next_version(0))
     on conflict (name) do update set flow_version = excluded.flow_version where q.flow_version is null;
   end if;
-  _row = agent_private.change_group(_queue, _group, _row.concurrency, _row.paused, _row.held_until);
+  _row = agent_private.change_group(_queue, _group, _row.concurrency, _row.paused, _row.held_until, _if_versions, _if_exists, _if_absent);
   perform agent_private.record_audit('group.put', _queue || '/' || _group, _settings);
   return _row;
 end
 $func$;
 
--- Ends what was set for a group of a queue alone. Waits as put_group does.
-create or replace function agent.delete_group(_queue text, _group text)
+-- When a hold of a group ends that begins now. Raises QD003 for one that is negative, or longer than ten years.
+create or replace function agent_private.hold_end(_hold interval)
+returns timestamptz
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _hold < interval '0' or _hold > interval '3660 days' then
+    perform agent_private.raise_invalid('hold', 'must not be negative, and at most ten years');
+  end if;
+  return clock_timestamp() + _hold;
+end
+$func$;
+
+-- Ends what was set for a group of a queue alone. Waits as put_group does. Raises QD003, and QD004 if what is set has none of _if_versions (null: any).
+create or replace function agent.delete_group(_queue text, _group text, _if_versions int8[] default null)
 returns void
 language plpgsql volatile
 security definer
@@ -1042,9 +1068,12 @@ begin
   perform agent_private.check_group_name(_queue, _group);
   perform from agent.queue_group g where g.queue = _queue and g.key = _group;
   if not found then
+    if _if_versions is not null then
+      perform agent_private.raise_version_mismatch('group ' || _group, _if_versions);
+    end if;
     return;
   end if;
-  perform agent_private.change_group(_queue, _group, null, false, null);
+  perform agent_private.change_group(_queue, _group, null, false, null, _if_versions);
   perform agent_private.record_audit('group.delete', _queue || '/' || _group);
 end
 $func$;
@@ -1079,9 +1108,29 @@ begin
 end
 $func$;
 
+-- Whether anything is set for a group.
+create or replace function agent_private.is_group_set(_group agent.queue_group)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return _group.concurrency is not null or _group.paused or coalesce(_group.held_until > clock_timestamp(), false);
+end
+$func$;
+
 -- Locks a group, waiting for it, and changes what is set for it. Those of its events that are admitted and not leased wait again, so that the change holds at once; those that are leased will
 -- when their leases are lost or given back.
-create or replace function agent_private.change_group(_queue text, _group text, _concurrency int4, _paused boolean, _held_until timestamptz)
+create or replace function agent_private.change_group
+( _queue text
+, _group text
+, _concurrency int4
+, _paused boolean
+, _held_until timestamptz
+, _if_versions int8[] default null
+, _if_exists boolean default false
+, _if_absent boolean default false
+)
 returns agent.queue_group
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -1095,10 +1144,17 @@ declare
   _ends timestamptz[];
 begin
   perform pg_advisory_xact_lock(31321898691467264 + (hashtextextended(_queue || '/' || _group, 0) & 1023)); -- see lock_groups
-  insert into agent.queue_group as g (queue, key, concurrency, paused, held_until, updated_at)
-  values (_queue, _group, _concurrency, _paused, _held_until, clock_timestamp())
+  select g.* into _row from agent.queue_group g where g.queue = _queue and g.key = _group for no key update;
+  if not agent_private.is_group_set(_row) then
+    _row.version = null;
+  end if;
+  if _row.version <> all (_if_versions) or _row.version is null and (_if_versions is not null or _if_exists) or _row.version is not null and _if_absent then
+    perform agent_private.raise_version_mismatch('group ' || _group, _if_versions);
+  end if;
+  insert into agent.queue_group as g (queue, key, concurrency, paused, held_until, version, updated_at)
+  values (_queue, _group, _concurrency, _paused, _held_until, agent_private.next_version(coalesce(_row.version, 0)), clock_timestamp())
   on conflict (queue, key) do update
-  set concurrency = excluded.concurrency, paused = excluded.paused, held_until = excluded.held_until, updated_at = excluded.updated_at
+  set concurrency = excluded.concurrency, paused = excluded.paused, held_until = excluded.held_until, version = excluded.version, updated_at = excluded.updated_at
   returning g.* into strict _row;
   -- Two statements: one that has waited for a row does not find its new version by its place.
   perform from agent.event e where e.queue = _queue and e.group_key = _group and e.flow <= 2 order by e.id for update;
@@ -1215,7 +1271,7 @@ $func$;
 create or replace function agent_private.describe_groups(_queue text, _keys text[])
 returns table
 ( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
-, oldest timestamptz, next_at timestamptz, blocked_by jsonb
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz
 )
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -1231,6 +1287,7 @@ declare
   _now timestamptz = clock_timestamp();
   _max_counted int4 = 10000;
   _policy agent.queue;
+  _set agent.queue_group;
   _total int8;
 begin
   select q.* into _policy from agent.queue q where q.name = _queue;
@@ -1238,12 +1295,18 @@ begin
   from (select from agent.event e where e.in_total and e.queue = _queue and e.vt > _now and e.attempts > 0 and e.nacked_at is null limit coalesce(_policy.flow_total, 0)) as e;
   foreach key in array _keys loop
     concurrency = null;
-    paused = null;
+    paused = false;
     held_until = null;
-    select g.concurrency, g.paused, case when g.held_until > _now then g.held_until end into concurrency, paused, held_until
-    from agent.queue_group g
-    where g.queue = _queue and g.key = describe_groups.key;
-    paused = coalesce(paused, false);
+    version = null;
+    updated_at = null;
+    select g.* into _set from agent.queue_group g where g.queue = _queue and g.key = describe_groups.key;
+    if found and agent_private.is_group_set(_set) then
+      concurrency = _set.concurrency;
+      paused = _set.paused;
+      held_until = case when _set.held_until > _now then _set.held_until end;
+      version = _set.version;
+      updated_at = _set.updated_at;
+    end if;
     select count(*) into waiting
     from (select from agent.event e where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 3 limit _max_counted) as e;
     select min(e.turn_vt) into oldest
@@ -1285,12 +1348,12 @@ $func$;
 
 -- Up to _limit groups of a queue after _after by key, or the one _group: those that have events, and those that something is set for. Of their events, up to 10,000 of each kind are counted: waiting for their
 -- turn, admitted and not leased, leased, and scheduled. oldest is since when the first in the line is due, next_at when the next scheduled one will be. blocked_by says why the
--- first one that waits does, as an object with a reason: queue_paused, paused, hold with until, concurrency with its limit, or total with its limit; null: nothing waits, or it has its turn with the next claim. With
--- _blocked only groups are listed that something blocks: to find these takes as long as there are groups after _after.
+-- first one that waits does, as an object with a reason: queue_paused, paused, hold with until, concurrency with its limit, or total with its limit; null: nothing waits, or it has its turn with the next claim.
+-- version is that of what is set for it; null: nothing is. With _blocked only groups are listed that something blocks: to find these takes as long as there are groups after _after.
 create or replace function agent.list_groups(_queue text, _limit int4 default 100, _after text default null, _group text default null, _blocked boolean default false)
 returns table
 ( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
-, oldest timestamptz, next_at timestamptz, blocked_by jsonb
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz
 )
 language plpgsql volatile
 security definer

@@ -67,6 +67,7 @@ create table agent.queue_group
 , concurrency int4                          -- leases at once, at most, instead of the policy's; null: the policy's
 , paused boolean not null default false     -- nothing of it is handed out
 , held_until timestamptz                    -- nothing of it is handed out before; null: it is
+, version int8                              -- another one after each change of what is set; null: nothing is
 , updated_at timestamptz not null default clock_timestamp()
 , constraint queue_group_pkey primary key (queue, key)
 , constraint queue_group_key check (octet_length(key) between 1 and 255)
