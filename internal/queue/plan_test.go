@@ -115,3 +115,38 @@ func TestClaimScansNoOtherEvents(t *testing.T) {
 		}
 	}
 }
+
+// An insert with keys reads the keys that it has, and not the whole table, also where statistics say that there are only a few.
+func TestInsertWithKeysReadsNoOtherKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.exec(t, `select agent.insert_event('{}', _key => 'first'); analyze agent.idempotency`)
+	b.exec(t, `select count(*) from agent.insert_events(array_fill('{}'::jsonb, array[1000]), _options => array(select jsonb_build_object('key', 'key-' || n) from generate_series(1, 1000) n))`)
+	for name, insert := range map[string]string{
+		"one":     `select agent.insert_event('{}', _key => 'one')`,
+		"known":   `select agent.insert_event('{}', _key => 'key-7')`,
+		"several": `select count(*) from agent.insert_events(array_fill('{}'::jsonb, array[10]), _options => array(select jsonb_build_object('key', 'many-' || n) from generate_series(1, 10) n))`,
+	} {
+		tx, err := b.sql.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := func() (scanned, fetched int) { // so far, earlier transactions of the session included
+			if err := tx.QueryRow(t.Context(), `
+				select seq_tup_read, idx_tup_fetch from pg_catalog.pg_stat_xact_user_tables where relid = 'agent.idempotency'::regclass`).Scan(&scanned, &fetched); err != nil {
+				t.Fatal(err)
+			}
+			return scanned, fetched
+		}
+		scannedBefore, fetchedBefore := read()
+		if _, err := tx.Exec(t.Context(), insert); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if scanned, fetched := read(); scanned > scannedBefore || fetched-fetchedBefore > 100 {
+			t.Errorf("%s: %d keys were read in the order of the table, %d by an index", name, scanned-scannedBefore, fetched-fetchedBefore)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -316,20 +316,27 @@ as $func$
 declare
   _unknown text;
 begin
-  select o.name into _unknown
-  from unnest(_options) as u (option)
-  cross join lateral jsonb_object_keys(u.option) as o (name)
-  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope', 'verified_source', 'group')
-  or o.name = 'group' and not coalesce(octet_length(u.option ->> 'group') between 1 and 255, true)
-  or o.name = 'meta' and agent_private.has_verified_source(agent_private.unverified_meta(u.option -> 'meta', u.option ->> 'verified_source'))
-  limit 1;
-  if found then
-    if _unknown = 'meta' then
-      perform agent_private.raise_if_verified('{"verified_source": true}');
-    elsif _unknown = 'group' then
-      perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
+  if exists
+  ( select
+    from unnest(_options) as u (option)
+    where u.option - '{type,source,priority,key,max_attempts,expires_at,occurrence,meta,event_ts,on_duplicate,key_retention,key_scope,verified_source,group}'::text[] <> '{}'
+    or u.option ?| '{meta,group}'
+  ) then
+    select o.name into _unknown
+    from unnest(_options) as u (option)
+    cross join lateral jsonb_object_keys(u.option) as o (name)
+    where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope', 'verified_source', 'group')
+    or o.name = 'group' and not coalesce(octet_length(u.option ->> 'group') between 1 and 255, true)
+    or o.name = 'meta' and agent_private.has_verified_source(agent_private.unverified_meta(u.option -> 'meta', u.option ->> 'verified_source'))
+    limit 1;
+    if found then
+      if _unknown = 'meta' then
+        perform agent_private.raise_if_verified('{"verified_source": true}');
+      elsif _unknown = 'group' then
+        perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
+      end if;
+      perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
     end if;
-    perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
   end if;
 
   perform agent_private.check_event_values('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at, o.meta)
@@ -339,6 +346,7 @@ begin
     , (u.option ->> 'expires_at')::timestamptz, nullif(u.option -> 'meta', 'null')
     , (u.option ->> 'event_ts')::timestamptz, u.option ->> 'on_duplicate'
     from unnest(_options) as u (option)
+    where u.option ?| '{type,source,max_attempts,expires_at,meta,event_ts,on_duplicate}' or length(u.option ->> 'key') not between 1 and 255
   ) as o (type, source, key, max_attempts, expires_at, meta, event_ts, on_duplicate)
   where not agent_private.is_valid_event('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at, o.meta)
   or o.event_ts is not null or o.on_duplicate <> 'match';
@@ -386,6 +394,9 @@ $func$;
 
 -- insert_and_claim_events for batches in which some events have a key. Of the events with the same key and queue, one is inserted. The
 -- others get its id if they say the same, or have on_duplicate 'first', else QD005 is raised. A second call with a key waits until the first has committed.
+--
+-- Its plans must not depend on statistics: keys are looked up one by one in their index, where a young table would be read as a whole, and the rows of a batch are joined by
+-- hashes, where a loop would compare each with each.
 create or replace function agent_private.insert_keyed_events
 ( _events jsonb[]
 , _queues text[]
@@ -400,6 +411,11 @@ create or replace function agent_private.insert_keyed_events
 returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_nestloop to off
 as $func$
 #variable_conflict use_column
 declare
@@ -407,7 +423,9 @@ declare
   _keys text[];
   _scoped_keys text[];     -- as they are remembered
   _fingerprints text[];
-  _ids int8[];             -- of the events to insert, null where a key stands for an existing one
+  _new_ids int8[];         -- of the events, if they are inserted
+  _made_ids int8[] = '{}'; -- those of the events whose keys are new
+  _made_now int8[];
   _first_ids int8[];       -- of the events that the keys stand for
   _first_vts timestamptz[];
   _reused_key text;
@@ -415,66 +433,74 @@ declare
   _is_missing boolean;
   _resolved_delays interval[] = _delays; -- those by policies among them; a fingerprint has those that the request says
 begin
-  if exists (select from unnest(_options) as o (option) where length(o.option ->> 'key') not between 1 and 255) then
-    perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
-  elsif exists (select from unnest(_options) as o (option) where length(o.option ->> 'key_scope') not between 1 and 255) then
-    perform agent_private.raise_invalid('key_scope', 'must be 1 to 255 characters');
-  elsif not coalesce(_key_retention > interval '0', false)
-    or exists (select from unnest(_options) as o (option) where (o.option ->> 'key_retention')::interval <= interval '0')
-  then
-    perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
+  if not coalesce(_key_retention > interval '0', false) or exists
+  ( select from unnest(_options) as o (option)
+    where length(o.option ->> 'key') not between 1 and 255 or o.option ?| '{key_scope,key_retention,occurrence}'
+  ) then
+    if exists (select from unnest(_options) as o (option) where length(o.option ->> 'key') not between 1 and 255) then
+      perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
+    elsif exists (select from unnest(_options) as o (option) where length(o.option ->> 'key_scope') not between 1 and 255) then
+      perform agent_private.raise_invalid('key_scope', 'must be 1 to 255 characters');
+    elsif not coalesce(_key_retention > interval '0', false)
+      or exists (select from unnest(_options) as o (option) where (o.option ->> 'key_retention')::interval <= interval '0')
+    then
+      perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
+    end if;
+    perform agent_private.check_json('occurrence', o.option -> 'occurrence') from unnest(_options) as o (option) where o.option ? 'occurrence';
   end if;
   -- Before their texts are compared.
-  perform agent_private.check_json('event', e.event) from unnest(_events) as e (event);
-  perform agent_private.check_json('occurrence', o.option -> 'occurrence') from unnest(_options) as o (option) where o.option ? 'occurrence';
+  perform agent_private.check_json('event', e.event) from unnest(_events) as e (event) where agent_private.new_json_size(e.event) is null;
 
-  select array_agg(coalesce(n.queue, 'default') order by n.ord), array_agg(n.option ->> 'key' order by n.ord)
-  -- A key without a scope that has the separator gets one in front, which no scope begins with.
-  , array_agg(coalesce(n.option ->> 'key_scope' || e'\x1f', case when n.option ->> 'key' like e'%\x1f%' then e'\x1f' else '' end) || (n.option ->> 'key') order by n.ord)
-  , array_agg(case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end order by n.ord)
-  into _queues, _keys, _scoped_keys, _fingerprints
-  from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord);
+  select array_agg(n.queue), array_agg(n.key), array_agg(n.scoped_key), array_agg(n.fingerprint), array_agg(nextval('agent.event_id_seq'))
+  into _queues, _keys, _scoped_keys, _fingerprints, _new_ids
+  from
+  ( select coalesce(n.queue, 'default') as queue, n.option ->> 'key' as key
+    -- A key without a scope that has the separator gets one in front, which no scope begins with.
+    , coalesce(n.option ->> 'key_scope' || e'\x1f', case when n.option ->> 'key' like e'%\x1f%' then e'\x1f' else '' end) || (n.option ->> 'key') as scoped_key
+    , case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end as fingerprint
+    from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord)
+    order by n.ord
+  ) as n;
 
   if exists (select from agent.queue q where q.delay is not null) then
     _resolved_delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
   end if;
 
   loop -- repeats only if a key is deleted between the statements
-    with asked as
-    ( select distinct on (1, 2) n.queue, n.key, n.ord, n.fingerprint, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now()) as vt
-      , coalesce((n.option ->> 'key_retention')::interval, _key_retention) as retention
-      from unnest(_queues, _scoped_keys, _fingerprints, _resolved_delays, _vts, _first_ids, _options) with ordinality
-        as n (queue, key, fingerprint, delay, vt, first_id, option, ord)
-      where n.key is not null and n.first_id is null
-      order by 1, 2, n.ord
-    )
-    , fresh as
+    with made as
     ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at)
-      select a.queue, a.key, a.fingerprint, nextval('agent.event_id_seq'), a.vt, agent_private.add_utc(_now, a.retention)
-      from asked a
-      order by a.queue, a.key -- so that two calls cannot deadlock
+      select distinct on (n.queue, n.key) n.queue, n.key, n.fingerprint, n.id, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now())
+      , agent_private.add_utc(_now, coalesce((n.option ->> 'key_retention')::interval, _key_retention))
+      from unnest(_queues, _scoped_keys, _fingerprints, _new_ids, _resolved_delays, _vts, _first_ids, _options) with ordinality
+        as n (queue, key, fingerprint, id, delay, vt, first_id, option, ord)
+      where n.key is not null and n.first_id is null
+      order by n.queue, n.key, n.ord -- so that two calls cannot deadlock
       on conflict (queue, key) do update
       set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at
       where i.expires_at <= clock_timestamp()
-      returning i.queue, i.key, i.event_id
+      returning i.event_id
     )
-    select array_agg(coalesce(n.id, f.event_id, case when n.key is null then nextval('agent.event_id_seq') end) order by n.ord) into _ids
-    from unnest(_keys, _ids) with ordinality as n (key, id, ord)
-    left join asked a on a.ord = n.ord
-    left join fresh f on f.queue = a.queue and f.key = a.key;
+    select array_agg(m.event_id) into _made_now from made m;
+    _made_ids = _made_ids || _made_now;
 
     -- A separate statement, so that it sees rows that others committed while the one above waited for them.
-    select array_agg(i.event_id order by n.ord), array_agg(i.vt order by n.ord), bool_or(n.key is not null and i.event_id is null)
+    select array_agg(n.first_id), array_agg(n.first_vt), bool_or(n.key is not null and n.first_id is null)
     , min(n.option ->> 'key') filter
-      ( where i.fingerprint <> n.fingerprint
+      ( where n.first_fingerprint <> n.fingerprint
         and (n.option ->> 'on_duplicate') is distinct from 'first'
-        and not agent_private.is_same_request(i.fingerprint, i.event_id, i.vt, n.event, n.option, n.delay, n.vt)
+        and not agent_private.is_same_request(n.first_fingerprint, n.first_id, n.first_vt, n.event, n.option, n.delay, n.vt)
       )
-    , min(n.option ->> 'key') filter (where i.event_id = 0)
+    , min(n.option ->> 'key') filter (where n.first_id = 0)
     into _first_ids, _first_vts, _is_missing, _reused_key, _left_key
-    from unnest(_queues, _scoped_keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
-      as n (queue, key, fingerprint, event, option, delay, vt, ord)
-    left join agent.idempotency i on i.queue = n.queue and i.key = n.key;
+    from
+    ( select n.*, i.*
+      from unnest(_queues, _scoped_keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
+        as n (queue, key, fingerprint, event, option, delay, vt, ord)
+      left join lateral
+      ( select i.event_id, i.vt, i.fingerprint from agent.idempotency i where i.queue = n.queue and i.key = n.key limit 1
+      ) as i (first_id, first_vt, first_fingerprint) on true
+      order by n.ord
+    ) as n;
     exit when not _is_missing;
   end loop;
   if _left_key is not null then
@@ -489,23 +515,27 @@ begin
   with added as
   ( insert into agent.event overriding system value
     select e.*
-    from unnest(_ids, _events, _queues, _keys, _resolved_delays, _vts, _leases, _workers, _options, _hashes) with ordinality
-      as n (id, event, queue, key, delay, vt, lease, worker, option, hash, ord)
+    from
+    ( select n.*
+      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _vts, _leases, _workers, _options, _hashes) with ordinality
+        as n (id, event, queue, key, delay, vt, lease, worker, option, hash, ord)
+      left join unnest(_made_ids) as m (id) on m.id = n.id
+      where n.key is null or m.id is not null
+      order by n.ord
+    ) as n
     cross join lateral agent_private.new_event
     ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
     , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
     , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
     , _group => n.option ->> 'group'
     ) as e
-    where n.id is not null
-    order by n.ord
     returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, case when attempts > 0 then meta end
   )
   select
     coalesce(a.id, n.first_id), n.queue, coalesce(a.vt, n.first_vt)
   , a.enqueued_at, a.event_ts, a.event, a.claimed
   , a.id is null, a.meta
-  from unnest(_ids, _queues, _first_ids, _first_vts) with ordinality as n (id, queue, first_id, first_vt, ord)
+  from unnest(_new_ids, _queues, _first_ids, _first_vts) with ordinality as n (id, queue, first_id, first_vt, ord)
   left join added a (id, queue, vt, enqueued_at, event_ts, event, claimed, meta) on a.id = n.id
   order by n.ord;
 end
