@@ -585,50 +585,60 @@ language sql immutable parallel safe
 return case when _key like e'%\x1f%' then e'\x1f' else '' end || _key;
 
 -- A JSON value as text, the same for all values that jsonb holds equal. jsonb's text orders the members of objects already; only
--- the zeros at the end of a fraction can differ.
+-- the zeros at the end of a fraction can differ. It names the schema of each function and operator, and writes literals as E'', because settings of its own would take longer than
+-- the rest.
 create or replace function agent_private.canonical_text(_value jsonb)
 returns text
 language plpgsql immutable strict parallel safe
-set search_path to pg_catalog, pg_temp
-set standard_conforming_strings to on
 as $func$
 declare
-  _text text = _value::text;
+  _text pg_catalog.text = _value::pg_catalog.text;
 begin
-  if _text !~ '[.][0-9]*0($|[^0-9])' then -- the usual case
+  if pg_catalog.strpos(_text, '.') operator(pg_catalog.=) 0 or _text operator(pg_catalog.!~) '[.][0-9]*0($|[^0-9])' then -- the usual case
     return _text;
   end if;
   -- Strings match first and stay as they are; outside of strings, only numbers have a point.
-  return regexp_replace(_text, '("(?:[^"\\]|\\.)*")|([.][0-9]*[1-9])0+(?![0-9])|[.]0+(?![0-9])', '\1\2', 'g');
+  return pg_catalog.regexp_replace(_text, e'("(?:[^"\\\\]|\\\\.)*")|([.][0-9]*[1-9])0+(?![0-9])|[.]0+(?![0-9])', e'\\1\\2', 'g');
 end
 $func$;
 
--- A hash of a JSON value, the same for all values that jsonb holds equal.
+-- A hash of a text. Inlined, like agent.receipt; so it must not be immutable, which convert_to is not.
+create or replace function agent_private.hash_text(_text text)
+returns text
+language sql stable parallel safe
+return 'sha256:' || encode(sha256(convert_to(_text, 'UTF8')), 'hex');
+
+-- A hash of a JSON value, the same for all values that jsonb holds equal. Inlined, too.
 create or replace function agent_private.hash_json(_value jsonb)
 returns text
-language sql immutable parallel safe
-return 'sha256:' || encode(sha256(convert_to(agent_private.canonical_text(_value), 'UTF8')), 'hex');
+language sql stable parallel safe
+return agent_private.hash_text(agent_private.canonical_text(_value));
 
 -- A hash of a request with an idempotency key, by value: numbers, times and durations are the same however they are written,
 -- and no delay is a delay of zero. A delay in months differs from one in days. No setting of the session changes it. It leaves out meta,
 -- which may be another for a repeated request, such as the trace context. As earlier versions know no event_ts and no group, these have a place only
--- where they are given.
+-- where they are given. Of the usual request, which says nothing but the event, the text is made without the way through jsonb.
 create or replace function agent_private.request_fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
 returns text
 language sql stable parallel safe
-return agent_private.hash_json(jsonb_build_array
-( _event
-, _option ->> 'type'
-, _option ->> 'source'
-, coalesce((_option ->> 'priority')::int4, 0)
-, (_option ->> 'max_attempts')::int4
-, trim_scale(extract(epoch from (_option ->> 'expires_at')::timestamptz))
-, nullif(_option -> 'occurrence', 'null')
-, coalesce(extract(year from _delay) * 12 + extract(month from _delay), 0)
-, coalesce(trim_scale(extract(epoch from _delay)), 0)
-, trim_scale(extract(epoch from _vt))
-) || case when _option ->> 'event_ts' is null then '[]' else jsonb_build_array(trim_scale(extract(epoch from (_option ->> 'event_ts')::timestamptz))) end
-  || case when _option ->> 'group' is null then '[]' else jsonb_build_array(jsonb_build_object('group', _option ->> 'group')) end);
+return agent_private.hash_text(case
+  when _delay is null and _vt is null and _event is not null
+    and not coalesce(_option ?| '{type,source,priority,max_attempts,expires_at,occurrence,event_ts,group}', false)
+  then '[' || agent_private.canonical_text(_event) || ', null, null, 0, null, null, null, 0, 0, null]'
+  else agent_private.canonical_text(jsonb_build_array
+  ( _event
+  , _option ->> 'type'
+  , _option ->> 'source'
+  , coalesce((_option ->> 'priority')::int4, 0)
+  , (_option ->> 'max_attempts')::int4
+  , trim_scale(extract(epoch from (_option ->> 'expires_at')::timestamptz))
+  , nullif(_option -> 'occurrence', 'null')
+  , coalesce(extract(year from _delay) * 12 + extract(month from _delay), 0)
+  , coalesce(trim_scale(extract(epoch from _delay)), 0)
+  , trim_scale(extract(epoch from _vt))
+  ) || case when _option ->> 'event_ts' is null then '[]' else jsonb_build_array(trim_scale(extract(epoch from (_option ->> 'event_ts')::timestamptz))) end
+    || case when _option ->> 'group' is null then '[]' else jsonb_build_array(jsonb_build_object('group', _option ->> 'group')) end)
+end);
 
 -- Whether a request is the one that has a fingerprint of version 0.2.0 or earlier, which was the MD5 of the request as its session wrote
 -- it. If that differs, the request is compared with the event that the first request inserted, whose vt was _first_vt.
