@@ -95,6 +95,8 @@ type QueueSettings struct {
 	Delay time.Duration `json:"delay,omitzero"`
 	// Wait is for how long claims wait that do not say, up to [MaxWait].
 	Wait time.Duration `json:"wait,omitzero"`
+	// GroupFrom is a JSON pointer into the payload, such as "/tenant", to the group of events that come without one; empty: they have none.
+	GroupFrom string `json:"group_from,omitzero"`
 	// Flow limits how many events are leased at once; nil: any number.
 	Flow *Flow `json:"flow,omitzero"`
 }
@@ -182,6 +184,7 @@ type Policy struct {
 	DeadLetter       *DeadLetter   `json:"dead_letter"`
 	Delay            time.Duration `json:"delay"`
 	Wait             time.Duration `json:"wait"`
+	GroupFrom        string        `json:"group_from"`
 	Flow             *Flow         `json:"flow"`
 	// Version is another one after each change; 0: the queue has no policy.
 	Version int64 `json:"version"`
@@ -193,7 +196,7 @@ type Policy struct {
 func (p *Policy) Settings() QueueSettings {
 	return QueueSettings{
 		MaxAttempts: p.MaxAttempts, InvisibleFor: p.InvisibleFor, Backoff: p.Backoff, Paused: p.Paused, HistoryRetention: p.HistoryRetention,
-		DeadLetter: p.DeadLetter, Delay: p.Delay, Wait: p.Wait, Flow: p.Flow,
+		DeadLetter: p.DeadLetter, Delay: p.Delay, Wait: p.Wait, GroupFrom: p.GroupFrom, Flow: p.Flow,
 	}
 }
 
@@ -207,10 +210,11 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 		HistoryRetention nullDuration `json:"history_retention"`
 		Delay            nullDuration `json:"delay"`
 		Wait             nullDuration `json:"wait"`
+		GroupFrom        *string      `json:"group_from"`
 		Version          *int64       `json:"version"`
 	}{
 		plain(p), nullable(p.MaxAttempts), nullDuration(p.InvisibleFor), nullDuration(p.HistoryRetention), nullDuration(p.Delay), nullDuration(p.Wait),
-		nullable(p.Version),
+		nullable(p.GroupFrom), nullable(p.Version),
 	})
 }
 

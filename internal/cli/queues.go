@@ -129,6 +129,7 @@ func policyFields(p client.Policy) [][2]string {
 		{"dead letters to", deadLetters},
 		{"delay", orNone(span(p.Delay))},
 		{"wait", orNone(span(p.Wait))},
+		{"group from", orNone(p.GroupFrom)},
 		{"group limit", limit(flow.Concurrency)},
 		{"queue limit", limit(flow.Total)},
 		{"last set@", updated},
@@ -183,6 +184,7 @@ type queueSetCmd struct {
 	DeadLetter       string         `placeholder:"QUEUE" help:"The queue where events go, besides history, that end as failed or expired; none for none."`
 	Delay            *time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"The delay of events that are inserted without one; 0 for none."`
 	Wait             *time.Duration `placeholder:"DURATION" min:"0s" max:"60s" help:"For how long claims wait that do not say, up to 60s; 0 for not at all."`
+	GroupFrom        string         `placeholder:"POINTER" help:"Where the payload has the group of an event that comes without one, a JSON pointer such as /tenant; none for nowhere."`
 	Concurrency      *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of each group are leased at once; 0 for any number."`
 	Total            *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of the queue are leased at once; 0 for any number."`
 }
@@ -194,7 +196,7 @@ func (*queueSetCmd) Help() string {
 		`queued queue set mail --backoff exponential --backoff-base 10s --backoff-max 1h --backoff-jitter 0.2`,
 		`queued queue set mail --backoff none`,
 		`queued queue set mail --dead-letter mail.dead`,
-		`queued queue set mail --concurrency 2`,
+		`queued queue set mail --concurrency 2 --group-from /tenant`,
 		`queued queue set mail`,
 	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
 }
@@ -246,6 +248,13 @@ func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 	settings.Flow = nil
 	if flow != (client.Flow{}) {
 		settings.Flow = &flow
+	}
+	switch c.GroupFrom {
+	case "":
+	case "none":
+		settings.GroupFrom = ""
+	default:
+		settings.GroupFrom = c.GroupFrom
 	}
 	switch c.DeadLetter {
 	case "":

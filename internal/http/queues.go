@@ -71,6 +71,7 @@ type policy struct {
 	DeadLetter   *deadLetter    `json:"dead_letter" null:"nil"`
 	Delay        *time.Duration `json:"delay" null:"nil" validate:"min=0s,max=87600h"`
 	Wait         *time.Duration `json:"wait" null:"nil" validate:"min=0s,max=60s"`
+	GroupFrom    *string        `json:"group_from" null:"nil" validate:"min=1,max=1024"`
 	Flow         *flow          `json:"flow" null:"nil"`
 }
 
@@ -112,6 +113,7 @@ func (req putQueueRequest) params() queue.Policy {
 		DeadLetter:   (*queue.DeadLetter)(req.DeadLetter),
 		Delay:        req.Delay,
 		Wait:         req.Wait,
+		GroupFrom:    req.GroupFrom,
 		Flow:         (*queue.Flow)(req.Flow),
 	}
 }
@@ -125,7 +127,7 @@ type policyResponse struct {
 
 func policyOf(p queue.Policy) policyResponse {
 	body := policyResponse{p.Queue, policy{
-		p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, (*deadLetter)(p.DeadLetter), p.Delay, p.Wait, (*flow)(p.Flow),
+		p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, (*deadLetter)(p.DeadLetter), p.Delay, p.Wait, p.GroupFrom, (*flow)(p.Flow),
 	}, nil, p.UpdatedAt}
 	if p.Version != 0 {
 		body.Version = &p.Version

@@ -31,7 +31,7 @@ func policy(ctx context.Context, p *pools, from string, args ...any) (Policy, er
 		Flow
 	}
 	c, err := shortCall(ctx, p, pg.CollectOne[columns], `
-		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at, delay, wait,
+		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at, delay, wait, group_from,
 			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, dead_letter_queue as dead_letters,
 			flow_concurrency, flow_total
 		from `+from, args...)
@@ -58,6 +58,9 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 	putInterval(object, "history_retention", p.Retention)
 	putInterval(object, "delay", p.Delay)
 	putInterval(object, "wait", p.Wait)
+	if p.GroupFrom != nil {
+		object["group_from"] = *p.GroupFrom
+	}
 	if p.DeadLetter != nil {
 		object["dead_letter"] = map[string]string{"queue": p.DeadLetter.Queue}
 	}

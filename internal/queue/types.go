@@ -321,6 +321,7 @@ type Policy struct {
 	DeadLetter   *DeadLetter    // where its events go, besides history, that end as Failed or Expired; nil: nowhere
 	Delay        *time.Duration // of inserts that say neither a delay nor a vt
 	Wait         *time.Duration // of claims that do not say, up to MaxWait: see PolicyWait
+	GroupFrom    *string        // a JSON pointer to the group of events that come without one, in their payloads; nil: they have none
 	Flow         *Flow          // nil: any number of events may be leased at once
 	Version      int64          // another one after each change; zero: the queue has no policy
 	UpdatedAt    *time.Time     // nil: the queue has no policy

@@ -74,7 +74,8 @@ end;
 -- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else after the delay of its queue's policy, or at once. A null _event_ts is taken from the
 -- payload, see agent_private.event_ts. The same _key again in the same queue, within _key_retention, returns the id of the first event,
 -- or raises QD005 if anything but _meta differs; with _on_duplicate 'first' it returns that id whatever differs. _meta goes along with
--- the event: an object of at most 16 KiB. In a queue with limits of groups, an event of a _group, 1 to 255 bytes, waits for its turn.
+-- the event: an object of at most 16 KiB. In a queue with limits of groups, an event of a _group, 1 to 255 bytes, waits for its turn. One without has the group
+-- that the policy of its queue finds in it, if any: see agent_private.group_at.
 create or replace function agent.insert_event
 ( _event jsonb
 , _queue text default 'default'
@@ -100,6 +101,7 @@ as $func$
 declare
   _id int8;
   _option jsonb;
+  _policy record;
 begin
   perform agent_private.unreserved_queue(_queue);
   if agent_private.has_verified_source(_meta) then
@@ -123,8 +125,14 @@ begin
     select a.id into strict _id
     from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null) a;
   else
-    if _delay is null and _vt is null then
-      select q.delay into _delay from agent.queue q where q.name = coalesce(_queue, 'default') and q.delay is not null;
+    if _delay is null and _vt is null or _group is null then
+      select q.delay, q.group_from into _policy from agent.queue q where q.name = coalesce(_queue, 'default');
+      if _delay is null and _vt is null then
+        _delay = _policy.delay;
+      end if;
+      if _group is null and _policy.group_from is not null then
+        _group = agent_private.group_at(_event, _policy.group_from);
+      end if;
     end if;
     insert into agent.event overriding user value -- the id is the sequence's
     select n.*
@@ -198,7 +206,9 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
+  _has_defaults boolean = exists (select from agent.queue q where q.delay is not null or q.group_from is not null); -- for events that do not say so themselves
   _is_grouped boolean = false;
+  _requested jsonb[] = _options;
 begin
   if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options), cardinality(_hashes)) > coalesce(cardinality(_events), 0) then
     perform agent_private.raise_invalid('events', 'must be at least as many as the queues, delays, vts, leases, options and hashes');
@@ -206,18 +216,21 @@ begin
   if _delays is not null or _vts is not null then
     perform agent_private.check_event_times(_delays, _vts);
   end if;
+  if _has_defaults then
+    _options = agent_private.default_groups(_events, _queues, _options);
+  end if;
   if _leases is not null then
-    _leases = agent_private.leases_on_arrival(_queues, _leases, _delays, _options);
+    _leases = agent_private.leases_on_arrival(_queues, _leases, _delays, _options, _requested);
   end if;
   if _options is not null then
     perform agent_private.check_event_options(_options);
     if exists (select from unnest(_options) as o (option) where o.option ? 'key') then
-      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention, _hashes);
+      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _requested, _key_retention, _hashes);
       return;
     end if;
     _is_grouped = exists (select from unnest(_options) as o (option) where o.option ? 'group');
   end if;
-  if exists (select from agent.queue q where q.delay is not null) then
+  if _has_defaults then
     _delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
   end if;
   if _is_grouped then
@@ -277,6 +290,74 @@ begin
     left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.delay is not null
     order by n.ord
   );
+end
+$func$;
+
+-- The options of events: with the groups that the policies of their queues find in those that have none.
+create or replace function agent_private.default_groups(_events jsonb[], _queues text[], _options jsonb[])
+returns jsonb[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if not exists
+  ( select from unnest(_events, _queues) as n (event, queue)
+    join agent.queue q on q.name = coalesce(n.queue, 'default') and q.group_from is not null
+  ) then
+    return _options;
+  end if;
+  return array
+  ( select case when g.key is null then n.option else coalesce(n.option, '{}') || jsonb_build_object('group', g.key) end
+    from unnest(_events, _queues, _options) with ordinality as n (event, queue, option, ord)
+    left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.group_from is not null and n.option ->> 'group' is null
+    cross join lateral (values (agent_private.group_at(n.event, q.group_from))) as g (key)
+    order by n.ord
+  );
+end
+$func$;
+
+-- The group that a payload has at a JSON pointer (RFC 6901): the text of a string, a number or a boolean that is there. Null if there is nothing else, or if the text is no group's, as
+-- it has not 1 to 255 bytes: the event is taken without a group then, as whoever sends it may know nothing of groups. Numbers that are equal are the same group.
+create or replace function agent_private.group_at(_event jsonb, _pointer text)
+returns text
+language plpgsql immutable strict parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _value jsonb = _event;
+  _token text;
+  _text text;
+begin
+  foreach _token in array string_to_array(substr(_pointer, 2), '/') loop
+    _token = replace(replace(_token, '~1', '/'), '~0', '~');
+    _value = case jsonb_typeof(_value)
+      when 'object' then _value -> _token
+      when 'array' then case when _token ~ '^(0|[1-9][0-9]{0,8})$' then _value -> _token::int4 end
+    end;
+    if _value is null then
+      return null;
+    end if;
+  end loop;
+  _text = case jsonb_typeof(_value)
+    when 'string' then _value #>> '{}'
+    when 'number' then trim_scale(_value::numeric)::text
+    when 'boolean' then _value::text
+  end;
+  return case when octet_length(_text) between 1 and 255 then _text end;
+end
+$func$;
+
+-- A JSON pointer to something in a payload; null for null. Raises QD003.
+create or replace function agent_private.check_pointer(_argument text, _pointer text)
+returns text
+language plpgsql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _pointer !~ '^/' or _pointer ~ '~([^01]|$)' or length(_pointer) > 1024 then
+    perform agent_private.raise_invalid(_argument, 'must be a JSON pointer of at most 1024 characters, such as /tenant');
+  end if;
+  return _pointer;
 end
 $func$;
 
@@ -370,8 +451,9 @@ end
 $func$;
 
 -- The lengths of the leases of events that are claimed as they are inserted. '0' stands for the length by the queue's policy. Null if
--- the queue is paused or delays its events, the event has expired, or limits of the queue may be against it: then it is inserted without a claim.
-create or replace function agent_private.leases_on_arrival(_queues text[], _leases interval[], _delays interval[], _options jsonb[])
+-- the queue is paused or delays its events, the event has expired, limits of the queue may be against it, or its policy has found its group, as _options have it and _requested not,
+-- which the caller does not know: then it is inserted without a claim.
+create or replace function agent_private.leases_on_arrival(_queues text[], _leases interval[], _delays interval[], _options jsonb[], _requested jsonb[])
 returns interval[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -379,13 +461,13 @@ as $func$
 begin
   return array
   ( select case
-      when p.flow_total is not null then null
+      when p.flow_total is not null or n.option ->> 'group' is distinct from n.requested ->> 'group' then null
       when p.flow_version is not null and n.option ? 'group' and exists (select from unnest(_options) as o (option) where o.option ? 'key') then null
       when p.paused or n.delay is null and p.delay > interval '0' or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
       when n.lease = interval '0' then coalesce(agent_private.bounded_lease(p.invisible_for), interval '10 minutes')
       else n.lease
     end
-    from unnest(_queues, _leases, _delays, _options) with ordinality as n (queue, lease, delay, option, ord)
+    from unnest(_queues, _leases, _delays, _options, _requested) with ordinality as n (queue, lease, delay, option, requested, ord)
     left join agent.queue p on p.name = n.queue and n.lease is not null
     order by n.ord
   );
@@ -431,7 +513,8 @@ declare
   _reused_key text;
   _left_key text;
   _is_missing boolean;
-  _resolved_delays interval[] = _delays; -- those by policies among them; a fingerprint has those that the request says
+  _resolved_delays interval[] = _delays; -- those by policies among them, as with options; a fingerprint has those that the request says
+  _resolved_options jsonb[] = _options;
 begin
   if not coalesce(_key_retention > interval '0', false) or exists
   ( select from unnest(_options) as o (option)
@@ -462,8 +545,9 @@ begin
     order by n.ord
   ) as n;
 
-  if exists (select from agent.queue q where q.delay is not null) then
+  if exists (select from agent.queue q where q.delay is not null or q.group_from is not null) then
     _resolved_delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
+    _resolved_options = agent_private.default_groups(_events, _queues, _options);
   end if;
 
   loop -- repeats only if a key is deleted between the statements
@@ -517,7 +601,7 @@ begin
     select e.*
     from
     ( select n.*
-      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _vts, _leases, _workers, _options, _hashes) with ordinality
+      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _vts, _leases, _workers, _resolved_options, _hashes) with ordinality
         as n (id, event, queue, key, delay, vt, lease, worker, option, hash, ord)
       left join unnest(_made_ids) as m (id) on m.id = n.id
       where n.key is null or m.id is not null

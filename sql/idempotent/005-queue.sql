@@ -1,7 +1,7 @@
 -- Queues: their policies, pause, purge and deletion, and the sweep of exhausted and over-age events.
 
 -- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter},
--- paused, history_retention, dead_letter {queue}, delay, wait and flow {concurrency, total}; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
+-- paused, history_retention, dead_letter {queue}, delay, wait, group_from and flow {concurrency, total}; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
 -- Raises QD003 for invalid values, QD065 if the dead-letter queue would have dead letters of its own, and QD004 if the policy has none of _if_versions (null: any), if there is none and _if_exists, or if there is one
 -- and _if_absent.
 create or replace function agent.put_queue
@@ -27,7 +27,7 @@ declare
 begin
   perform agent_private.check_queue_name(agent_private.unreserved_queue(_name));
   for _unknown in
-    select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention', 'dead_letter', 'delay', 'wait', 'flow')
+    select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention', 'dead_letter', 'delay', 'wait', 'group_from', 'flow')
   loop
     perform agent_private.raise_invalid(_unknown, 'is not part of a policy');
   end loop;
@@ -60,6 +60,7 @@ begin
   _row.dead_letter_queue = _dead_letter ->> 'queue';
   _row.delay = make_interval(secs => extract(epoch from (_policy ->> 'delay')::interval)::float8);
   _row.wait = make_interval(secs => extract(epoch from (_policy ->> 'wait')::interval)::float8);
+  _row.group_from = agent_private.check_pointer('group_from', _policy ->> 'group_from');
   _row.flow_concurrency = agent_private.check_limit('flow/concurrency', _flow -> 'concurrency');
   _row.flow_total = agent_private.check_limit('flow/total', _flow -> 'total');
   _row.updated_at = clock_timestamp();
@@ -106,9 +107,9 @@ begin
   _row.flow_version = case when _row.flow_concurrency is not null then agent_private.next_version(0) end;
   insert into agent.queue as q select _row.*
   on conflict (name) do update
-  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, updated_at, resumed_at, flow_concurrency, flow_total, flow_version)
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, group_from, updated_at, resumed_at, flow_concurrency, flow_total, flow_version)
     = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
-      , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.dead_letter_queue, excluded.delay, excluded.wait, excluded.updated_at
+      , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.dead_letter_queue, excluded.delay, excluded.wait, excluded.group_from, excluded.updated_at
       , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
       , excluded.flow_concurrency, excluded.flow_total
       , case
@@ -138,9 +139,9 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.flow_concurrency, new.flow_total)
+  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.group_from, new.flow_concurrency, new.flow_total)
     is distinct from
-    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.flow_concurrency, old.flow_total)
+    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.group_from, old.flow_concurrency, old.flow_total)
   then
     new.version = agent_private.next_version(old.version);
   end if;
@@ -488,6 +489,7 @@ set enable_bitmapscan to off
 as $func$
 declare
   _now timestamptz = clock_timestamp();
+  _group_from text;
   _moved int8;
   _is_ready boolean;
 begin
@@ -498,6 +500,7 @@ begin
   elsif coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
   end if;
+  select q.group_from into _group_from from agent.queue q where q.name = _to;
   with chosen as
   ( select e.id
     from agent.event e
@@ -506,7 +509,7 @@ begin
     for update skip locked
   ), moved as
   ( update agent.event e
-    set queue = _to, vt = greatest(e.vt, _now)
+    set queue = _to, vt = greatest(e.vt, _now), group_key = coalesce(e.group_key, agent_private.group_at(e.event, _group_from))
     from chosen c
     where e.id = c.id
     returning e.vt, e.flow

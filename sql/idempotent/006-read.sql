@@ -725,11 +725,14 @@ begin
   ( insert into agent.event overriding user value -- the ids are the sequence's
     select e.*
     from agent.event_hist h
+    cross join lateral (values (case when _to = 'origin' then h.meta -> 'dead_letter' ->> 'queue' else coalesce(_to, h.queue) end)) as t (queue)
+    left join agent.queue q on q.name = t.queue and q.group_from is not null
     cross join lateral agent_private.new_event
-    ( null, now(), h.event, h.event_ts, case when _to = 'origin' then h.meta -> 'dead_letter' ->> 'queue' else coalesce(_to, h.queue) end
+    ( null, now(), h.event, h.event_ts, t.queue
     , _type => h.type, _source => h.source, _priority => h.priority, _max_attempts => h.max_attempts, _occurrence => h.occurrence, _requeued_from => h.id
     , _meta => case when _to is not null and h.dead_letter_of is not null then nullif(h.meta - 'dead_letter', '{}') else h.meta end
-    , _publication => h.publication, _dead_letter_of => case when _to is null then h.dead_letter_of end, _group => h.group_key
+    , _publication => h.publication, _dead_letter_of => case when _to is null then h.dead_letter_of end
+    , _group => coalesce(h.group_key, agent_private.group_at(h.event, q.group_from))
     ) as e
     where h.id = any(_ids) and h.event_ts between _first and _last
     order by h.event_ts, h.id

@@ -414,6 +414,7 @@ begin
     join agent.subscription s on s.id = n.subscription and (s.is_in_step or not _is_in_step)
     -- Events that were checked when they were published may be in a queue. Other events are inserted without their JSON if that could not be.
     cross join lateral (select l.text_size is not null or agent_private.is_storable(l)) as r (is_readable)
+    left join agent.queue q on q.name = s.deliver_queue and q.group_from is not null
     cross join lateral agent_private.new_event
     ( null, null, case when r.is_readable then l.event else '{}' end, case when not l.event ? 'event_ts' or not r.is_readable then l.published_at end, s.deliver_queue
     , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => case when r.is_readable then l.meta end
@@ -421,6 +422,7 @@ begin
       ( 'subscription', s.name, 'position', l.position, 'topic', l.topic, 'matched', n.matched::jsonb
       , 'published_at', to_char(l.published_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
       )
+    , _group => case when r.is_readable then agent_private.group_at(l.event, q.group_from) end
     ) as e
     order by n.ord
     returning id, case when event = '{}' then (publication ->> 'position')::int8 end as position

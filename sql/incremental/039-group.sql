@@ -18,6 +18,7 @@ drop function if exists agent_private.claim_events_of_types
   (text, int4, int4, interval, text, text[], int8[], text[], int4[], text[], timestamptz[], boolean, int8);
 drop function if exists agent_service.ack_events(int8[], text[], jsonb[], text[]);
 drop function if exists agent_private.move_to_history(int8[], text, text, boolean, text[], jsonb[], text[], boolean);
+drop function if exists agent_private.leases_on_arrival(text[], interval[], interval[], jsonb[]);
 drop function if exists agent_private.new_event
 ( int8, timestamptz, jsonb, timestamptz, text, interval, timestamptz, interval, text, text, text, int4, text, int4, timestamptz, jsonb, int8, jsonb, jsonb, text
 , int8
@@ -49,7 +50,8 @@ create index event_group on agent.event (queue, group_key, flow, priority, id) w
 create index event_total on agent.event (queue, vt) where in_total;
 
 alter table agent.queue
-  add flow_concurrency int4                 -- leases of a group at once, at most; null: any number
+  add group_from text                       -- where the payload has the group of an event that comes without one, a JSON pointer; null: nowhere
+, add flow_concurrency int4                 -- leases of a group at once, at most; null: any number
 , add flow_total int4                       -- leases of the queue at once, at most; null: any number
 , add flow_version int8                     -- another one after each change of the limits of groups; null: events of groups need no turn
 , add constraint queue_flow_concurrency check (flow_concurrency between 1 and 10000)

@@ -26,7 +26,7 @@ func storePolicy(v *visit) (string, error) {
 		return "", err
 	}
 	s := settings{"paused": q.Paused, "flow": q.Flow}
-	s.texts(v, "invisible_for", "history_retention", "delay", "wait", "dead_letter/queue")
+	s.texts(v, "invisible_for", "history_retention", "delay", "wait", "group_from", "dead_letter/queue")
 	s.numbers(v, "max_attempts")
 	if v.form.Get("backoff/kind") != "" {
 		s.texts(v, "backoff/kind", "backoff/base", "backoff/max")
