@@ -83,7 +83,7 @@ func (s *Service) page(ctx context.Context, listing, cursor string, limit int, w
 				break
 			}
 		}
-		return nil
+		return rows.Err() // of the rows after the break: without it the error would be that of a commit which cannot be
 	})
 	if err != nil {
 		return page, wrap("listing events", err)
