@@ -63,6 +63,10 @@ var wires = map[string]wire{
 	"deleteQueue": {query: struct {
 		Purge bool `query:"purge"`
 	}{}, response: purgedEvents{}},
+	"listGroups":     {query: GroupFilter{}, response: groupPage{}},
+	"getGroup":       {response: Group{}},
+	"putGroup":       {request: GroupSettings{}, response: Group{}},
+	"deleteGroup":    {},
 	"pauseQueue":     {response: Policy{}},
 	"resumeQueue":    {response: Policy{}},
 	"purgeQueue":     {response: purgedEvents{}},
@@ -177,7 +181,7 @@ var wires = map[string]wire{
 var (
 	notSent = map[string][]string{
 		"stream": {"data", "token"}, "streamSubscription": {"data", "token"}, // the envelope is needed, and headers can be sent
-		"listEvents": {"cursors"}, "listHistory": {"cursors"}, "listQueues": {"cursors"}, "listRedrives": {"cursors"}, "listSchedules": {"cursors"}, // whole pages are read
+		"listEvents": {"cursors"}, "listHistory": {"cursors"}, "listQueues": {"cursors"}, "listRedrives": {"cursors"}, "listSchedules": {"cursors"}, "listGroups": {"cursors"}, // whole pages are read
 		"queueStats": {"bins"}, "queuesOverview": {"bins"}, // there are the percentiles
 	}
 	foreign = map[string][]string{
@@ -185,6 +189,7 @@ var (
 		"claim":          {"events/state", "events/error_count", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
 		"listHistory":    {"events/cursor", "events/receipt", "events/state"},
 		"listQueues":     {"queues/cursor"},
+		"listGroups":     {"groups/cursor"},
 		"queueStats":     {"totals/wait_bins", "totals/processing_bins", "buckets/wait_bins", "buckets/processing_bins"},
 		"queuesOverview": {"queues/wait_bins", "queues/processing_bins"},
 		"listRedrives":   {"redrives/cursor"},

@@ -200,6 +200,55 @@ func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
 	p.cli("ack", "--unconditional", "4711").wantError(3, "event 4711: ")
 }
 
+func TestGroupsOfAQueueAreListedAndSet(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	p := setupFront(t)
+	type shown struct {
+		Concurrency int
+		Paused      bool
+		HeldUntil   *string                  `json:"held_until"`
+		BlockedBy   *struct{ Reason string } `json:"blocked_by"`
+		Version     int64
+	}
+	group := func(args ...string) (g shown) {
+		t.Helper()
+		if r := p.cli(append([]string{"groups"}, args...)...).want(0); json.Unmarshal([]byte(r.stdout), &g) != nil {
+			t.Fatalf("%q wrote %s", args, r.stdout)
+		}
+		return g
+	}
+	p.cli("queue", "set", "mail", "--concurrency", "1").want(0)
+	for _, name := range []string{"a/b", "a/b", "c", "c", "c"} {
+		p.cli("post", "-q", "mail", "--group", name, `{}`).want(0)
+	}
+	if g := group("pause", "mail", "a/b"); !g.Paused || g.BlockedBy == nil || g.BlockedBy.Reason != "paused" {
+		t.Errorf("paused %+v", g)
+	}
+	if g := group("set", "mail", "a/b", "--concurrency", "3"); !g.Paused || g.Concurrency != 3 {
+		t.Errorf("set %+v", g)
+	}
+	if g := group("hold", "mail", "a/b", "1h"); !g.Paused || g.Concurrency != 3 || g.HeldUntil == nil {
+		t.Errorf("held %+v", g)
+	}
+	p.cli("claim", "-q", "mail", "-n", "10").want(0)
+	if table := p.cli("groups", "mail", "-o", "table").want(0).stdout; !strings.HasPrefix(table, "GROUP  WAITING") || !strings.Contains(table, "\nc      2        0         1       0") || !strings.Contains(table, "concurrency 1") {
+		t.Errorf("the groups are\n%s", table)
+	}
+	if first := p.cli("groups", "mail", "--blocked", "--longest", "-n", "1", "-o", "jsonl").want(0).stdout; !strings.Contains(first, `"group":"a/b"`) || strings.Count(first, "\n") != 1 {
+		t.Errorf("the longest line is %s", first)
+	}
+	if g := group("resume", "mail", "a/b"); g.Paused || g.HeldUntil != nil || g.Concurrency != 3 {
+		t.Errorf("resumed %+v", g)
+	}
+	p.cli("groups", "delete", "mail", "a/b").want(0)
+	if g := group("show", "mail", "a/b"); g.Version != 0 || g.Concurrency != 0 {
+		t.Errorf("with nothing set %+v", g)
+	}
+	p.cli("groups", "set", "mail", "a/b").wantError(2, "--concurrency")
+	p.cli("groups", "pause", "queued.x", "a").wantError(1, "queued.")
+}
+
 func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()

@@ -24,7 +24,7 @@ func TestNamesThatAreEmptyAreUsageErrors(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{
 		"post {} -q ''", "post {} --queue=", "post {} -t ''", "post {} --idempotency-key ''", "post -f ''", "post ''", "claim -q ''", "claim -t a -t ''",
-		"work -q '' --exec true", "events -q ''", "history -q ''", "requeue -q ''", "requeue --outcome ''", "run -q ''", "queue ''", "queue purge '' -y",
+		"work -q '' --exec true", "events -q ''", "history -q ''", "requeue -q ''", "requeue --outcome ''", "run -q ''", "queue ''", "groups ''", "groups show q ''", "queue purge '' -y",
 		"queue delete '' -y", "queue move mail ''", "queue move '' mail", "schedules -q ''", "schedules --owner ''",
 		"schedules create {} --at 2027-01-01T00:00:00Z -q ''", "schedules create {} --at 2027-01-01T00:00:00Z --topic ''", "publish '' {}",
 		"publish a.b {} --subscription ''", "tail ''", "tail --subscription ''", "subscriptions show ''", "subscriptions put s --deliver ''",
@@ -75,6 +75,9 @@ func TestNumbersBeyondTheirRangeAreUsageErrors(t *testing.T) {
 		"run -q mail --limit=0":                       "--limit is 0; want 1 or more",
 		"queue move a b --limit=0":                    "--limit is 0; want 1 or more",
 		"queue set a --max-attempts=-1":               "--max-attempts is -1; want 0 to 2147483647",
+		"groups a --limit=-1":                         "--limit is -1; want 0 or more",
+		"groups set a b --concurrency=10001":          "--concurrency is 10001; want 0 to 10000",
+		"groups hold a b 87601h":                      "for how long is 87601h0m0s; want 0s to 87600h",
 		"events --limit=-1":                           "--limit is -1; want 0 or more",
 		"history --limit=-1":                          "--limit is -1; want 0 or more",
 		"requeue -q mail --limit=-1":                  "--limit is -1; want 0 or more",

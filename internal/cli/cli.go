@@ -18,6 +18,7 @@ type Commands struct {
 	Run           RunCmd           `cmd:"" group:"Client:" help:"Make scheduled events claimable now, by id or by queue."`
 	Queues        QueuesCmd        `cmd:"" group:"Client:" help:"List queues with their counts."`
 	Queue         QueueCmd         `cmd:"" group:"Client:" help:"Show or set the policy of a queue; pause, resume, purge or delete it, or move its events."`
+	Groups        GroupsCmd        `cmd:"" group:"Client:" help:"List the groups of a queue; show, set, pause, resume, hold or delete what holds for one."`
 	Events        EventsCmd        `cmd:"" group:"Client:" help:"List the events in queues, or show one event."`
 	History       HistoryCmd       `cmd:"" group:"Client:" help:"List the events in history."`
 	Errors        ErrorsCmd        `cmd:"" group:"Client:" help:"Group the failures in history by cause."`

@@ -285,6 +285,42 @@ func TestLifeOfAnEvent(t *testing.T) {
 	if !slices.Equal(named, []string{"q"}) {
 		t.Errorf("queues with a q in their names: %v", named)
 	}
+	for i, group := range []string{"a/b c", ".."} {
+		_, err := c.Insert(ctx, client.NewEvent{Queue: "grouped", Group: group, Payload: map[string]int{"n": i}})
+		fatal(err)
+		held, err := c.PutGroupIf(ctx, "grouped", group, client.GroupSettings{Hold: time.Hour, Concurrency: i + 1}, 0)
+		fatal(err)
+		if held.Group != group || held.BlockedBy == nil || held.BlockedBy.Reason != client.BlockedByHold || held.BlockedBy.Until == nil || held.Concurrency != i+1 || held.Waiting != 1 {
+			t.Errorf("%+v", held)
+		}
+		if _, err := c.PutGroupIf(ctx, "grouped", group, client.GroupSettings{}, 0); !errors.Is(err, client.ErrPreconditionFailed) {
+			t.Errorf("setting what is set: %v", err)
+		}
+		settings := held.Settings()
+		settings.Paused = true
+		_, err = c.PutGroupIf(ctx, "grouped", group, settings, held.Version)
+		fatal(err)
+	}
+	var groups []string
+	for g, err := range c.ListGroups(ctx, "grouped", client.GroupFilter{State: "blocked", PageSize: 1}) {
+		fatal(err)
+		groups = append(groups, g.Group+" "+g.BlockedBy.Reason)
+	}
+	if !slices.Equal(groups, []string{".. paused", "a/b c paused"}) {
+		t.Errorf("blocked are %v", groups)
+	}
+	fatal(c.DeleteGroup(ctx, "grouped", ".."))
+	_, err = c.PutGroup(ctx, "grouped", "a/b c", client.GroupSettings{Concurrency: 3})
+	fatal(err)
+	if g, err := c.GetGroup(ctx, "grouped", ".."); err != nil || g.Version != 0 || g.Paused {
+		t.Errorf("%+v, %v", g, err)
+	}
+	for g, err := range c.ListGroups(ctx, "grouped", client.GroupFilter{Sort: "waiting", PageSize: 1}) {
+		fatal(err)
+		if g.BlockedBy != nil {
+			t.Errorf("%+v", g)
+		}
+	}
 	for _, call := range []func(context.Context, string) (client.Policy, error){c.PauseQueue, c.ResumeQueue} {
 		_, err := call(ctx, "q")
 		fatal(err)
