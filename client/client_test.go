@@ -295,3 +295,17 @@ func TestAResponseThatIsNoJSONIsAnError(t *testing.T) {
 		t.Errorf("%v after %d calls", err, calls.Load())
 	}
 }
+
+// Keys of later times come later, and no two are the same.
+func TestKeysAreInTheOrderOfTheirTimes(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
+	if a, b := keyAt(now), keyAt(now); a == b {
+		t.Errorf("two keys are the same: %s", a)
+	}
+	for _, later := range []time.Duration{time.Millisecond, time.Second, 100 * 365 * 24 * time.Hour} {
+		if a, b := keyAt(now), keyAt(now.Add(later)); a >= b {
+			t.Errorf("the key %s is not after %s, which is %s earlier", b, a, later)
+		}
+	}
+}

@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -228,8 +230,19 @@ type insertedBatch struct {
 	Results []insertedResult `json:"results,omitzero"` // of another one
 }
 
-// newKey returns an idempotency key that nobody else has.
-func newKey() string { return "client-" + rand.Text() }
+// keyDigits writes bytes as text whose order is theirs.
+var keyDigits = base32.HexEncoding.WithPadding(base32.NoPadding)
+
+// newKey returns an idempotency key that nobody else has: the time in milliseconds, and then 80 random bits. Keys of one time are neighbours in the index of the database, where each
+// random key would change another page.
+func newKey() string { return keyAt(time.Now()) }
+
+func keyAt(now time.Time) string {
+	var key [2 + 16]byte
+	binary.BigEndian.PutUint64(key[:8], uint64(now.UnixMilli()))
+	_, _ = rand.Read(key[8:]) // it never fails
+	return "client-" + keyDigits.EncodeToString(key[2:])
+}
 
 // allHave reports whether each item has a key.
 func allHave[T any](items []T, key func(T) string) bool {
