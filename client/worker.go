@@ -33,6 +33,8 @@ const (
 	unknownDelay = 30 * time.Second
 	// stopLimit bounds each of the last steps of a stop.
 	stopLimit = 5 * time.Second
+	// maxGather bounds the time for which a claim waits for further slots while there is a backlog.
+	maxGather = 100 * time.Millisecond
 )
 
 // ErrStopping is the cause of the end of a handler's context when the worker stops and its grace is over.
@@ -222,6 +224,7 @@ type workerRun struct {
 	mu      sync.Mutex
 	held    map[int64]*lease // from the claim to the end of its ack or nack
 	busy    int              // handlers, with their nacks
+	wanted  int              // how many slots have to be free for the end of a handler to signal freed
 	pending []*lease         // to be acked
 	apart   int              // to be acked or nacked on cells behind a gateway that are away
 }
@@ -232,8 +235,9 @@ func (r *workerRun) claim(ctx context.Context) {
 	once.limits.retryFor = -1
 	types := r.claimTypes()
 	var trouble claimTrouble
+	var gather time.Duration // how long to wait for further slots
 	for failures := 0; ; {
-		free := r.awaitSlots(ctx)
+		free := r.awaitSlots(ctx, gather)
 		if free == 0 {
 			return
 		}
@@ -250,6 +254,7 @@ func (r *workerRun) claim(ctx context.Context) {
 			r.release(leases)
 			return
 		}
+		gather = gatherFor(min(free, maxClaim), len(events), time.Since(asked))
 		for _, e := range events {
 			r.start(e, asked) //nolint:contextcheck // claimed events outlive ctx
 		}
@@ -311,20 +316,48 @@ func isHopeless(err error) bool {
 	return doubtOf(err) == refused && !errors.Is(err, errNotJSON) // a proxy in trouble may say anything
 }
 
-// awaitSlots waits until a handler can be started and returns how many can; 0: ctx has ended.
-func (r *workerRun) awaitSlots(ctx context.Context) int {
+// gatherFor returns how long the next claim waits for further slots, after one that has asked for events and got some: not at all unless it got all, and more may wait.
+func gatherFor(asked, got int, took time.Duration) time.Duration {
+	if got < asked {
+		return 0
+	}
+	return min(took, maxGather)
+}
+
+// awaitSlots waits until a handler can be started, and then for up to gather until all can be that one claim can get events for. It returns how many can be; 0: ctx has ended.
+//
+// With a backlog gather is what the last claim took, for which its slots were idle anyway: a claim of many events costs less for each. Where handlers take no longer than that, a claim gets
+// as many events as there are slots; where they do, a slot is idle for at most twice as long as it was.
+func (r *workerRun) awaitSlots(ctx context.Context, gather time.Duration) int {
+	var late <-chan time.Time // nil: no slot was free yet
+	isLate := gather <= 0
 	for ctx.Err() == nil {
 		r.mu.Lock()
-		free := r.cfg.Concurrency - r.busy
+		free, wanted := r.cfg.Concurrency-r.busy, 1
 		if len(r.pending)+r.apart >= r.cfg.Concurrency+maxPending {
 			free = 0
 		}
+		if free > 0 && !isLate {
+			wanted = min(r.cfg.Concurrency, maxClaim)
+		}
+		isEnough := free >= wanted
+		r.wanted = wanted
+		if isEnough {
+			r.wanted = 1
+		}
 		r.mu.Unlock()
-		if free > 0 {
+		if isEnough {
 			return free
+		}
+		if free > 0 && late == nil {
+			timer := time.NewTimer(gather)
+			defer timer.Stop()
+			late = timer.C
 		}
 		select {
 		case <-r.freed:
+		case <-late:
+			isLate = true
 		case <-ctx.Done():
 		}
 	}
@@ -348,8 +381,11 @@ func (r *workerRun) work(l *lease) {
 		r.finish(l, out)
 		r.mu.Lock()
 		r.busy--
+		isEnough := r.cfg.Concurrency-r.busy >= r.wanted
 		r.mu.Unlock()
-		wake(r.freed)
+		if isEnough {
+			wake(r.freed)
+		}
 	}()
 	if l.isStale() {
 		r.extend(l)

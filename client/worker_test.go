@@ -132,6 +132,41 @@ func TestLateAnswersAreCheckedBeforeTheWork(t *testing.T) {
 	}
 }
 
+// With a backlog, a claim waits for more slots than the first that is free, but not for long.
+func TestClaimsWithABacklogWaitForMoreSlots(t *testing.T) {
+	t.Parallel()
+	const slots = 3
+	newRun := func(busy int) *workerRun {
+		return &workerRun{Worker: &Worker{cfg: WorkerConfig{Concurrency: slots}}, freed: make(chan struct{}, 1), busy: busy}
+	}
+	r := newRun(slots)
+	free := make(chan int)
+	go func() { free <- r.awaitSlots(t.Context(), time.Hour) }()
+	for range slots {
+		r.mu.Lock()
+		r.busy--
+		r.mu.Unlock()
+		wake(r.freed)
+	}
+	if n := <-free; n != slots {
+		t.Errorf("with a backlog, the next claim is of %d slots, want all %d", n, slots)
+	}
+	if n := newRun(slots-1).awaitSlots(t.Context(), time.Millisecond); n != 1 {
+		t.Errorf("when the others stay busy, the next claim is of %d slots, want the one that is free", n)
+	}
+	if n := newRun(slots-1).awaitSlots(t.Context(), 0); n != 1 {
+		t.Errorf("without a backlog, the next claim is of %d slots, want the one that is free", n)
+	}
+	for _, claim := range []struct {
+		asked, got int
+		took, want time.Duration
+	}{{3, 3, time.Millisecond, time.Millisecond}, {3, 3, time.Minute, maxGather}, {3, 2, time.Minute, 0}, {1, 0, time.Minute, 0}} {
+		if gather := gatherFor(claim.asked, claim.got, claim.took); gather != claim.want {
+			t.Errorf("after a claim that has asked for %d events, got %d and took %s, the next one waits for %s, want %s", claim.asked, claim.got, claim.took, gather, claim.want)
+		}
+	}
+}
+
 // An ack that is alone is sent at once, and those that come meanwhile are sent together.
 func TestAcksGatherWhileOneIsOnItsWay(t *testing.T) {
 	t.Parallel()
