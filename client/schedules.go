@@ -19,10 +19,12 @@ type NewSchedule struct {
 	Owner string `json:"owner,omitzero"`
 	// Queue is where events are inserted; empty: [DefaultQueue], unless there is a Topic.
 	Queue string `json:"queue,omitzero"`
-	// Topic is where events are published, instead of being inserted. Queue, Type and Priority cannot be given with it.
+	// Topic is where events are published, instead of being inserted. Queue, Type, Priority and Group cannot be given with it.
 	Topic    string `json:"topic,omitzero"`
 	Type     string `json:"type,omitzero"`
 	Priority int32  `json:"priority,omitzero"`
+	// Group is that of its events, see NewEvent.Group; empty: none of their own.
+	Group string `json:"group,omitzero"`
 	// At is a local date-time, such as "2027-03-28T09:00:00", or an instant with Z or an offset. With RRule it is the rule's DTSTART.
 	At string `json:"at,omitzero"`
 	// RRule is a recurrence rule of RFC 5545, such as "FREQ=MONTHLY;BYDAY=-1FR".
@@ -56,6 +58,7 @@ type Schedule struct {
 	Topic    string          `json:"topic,omitzero"`
 	Type     string          `json:"type,omitzero"`
 	Priority int32           `json:"priority"`
+	Group    string          `json:"group,omitzero"`
 	Payload  json.RawMessage `json:"event"`
 	At       string          `json:"at,omitzero"`
 	RRule    string          `json:"rrule,omitzero"`

@@ -15,11 +15,12 @@ type SourceSettings struct {
 	// Queue is where its events go, or Topic where they are published.
 	Queue string `json:"queue,omitzero"`
 	Topic string `json:"topic,omitzero"`
-	// Type, Key, EventTS and Priority are templates, such as "shop.{/kind}" or "{header:X-Id}"; empty: those of the kind.
+	// Type, Key, EventTS, Priority and Group are templates, such as "shop.{/kind}" or "{header:X-Id}"; empty: those of the kind.
 	Type     string `json:"type,omitzero"`
 	Key      string `json:"key,omitzero"`
 	EventTS  string `json:"event_ts,omitzero"`
 	Priority string `json:"priority,omitzero"`
+	Group    string `json:"group,omitzero"`
 	// Signature is that of the kind "hmac".
 	Signature *SourceSignature `json:"signature,omitzero"`
 	// Header is the field that has the token of the kind "token"; empty: Authorization.
@@ -75,6 +76,7 @@ type Source struct {
 	Key       string           `json:"key,omitzero"`
 	EventTS   string           `json:"event_ts,omitzero"`
 	Priority  string           `json:"priority,omitzero"`
+	Group     string           `json:"group,omitzero"`
 	Signature *SourceSignature `json:"signature,omitzero"`
 	Header    string           `json:"header,omitzero"`
 	// SecretCount is how many secrets it has.
@@ -211,6 +213,7 @@ type MappedDelivery struct {
 	Key      string          `json:"key,omitzero"`
 	EventTS  time.Time       `json:"event_ts,omitzero"`
 	Priority int             `json:"priority"`
+	Group    string          `json:"group,omitzero"`
 	Meta     json.RawMessage `json:"meta,omitzero"`
 	// Problems are templates that met no value, or one that does not fit.
 	Problems []string `json:"problems"`

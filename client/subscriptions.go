@@ -45,6 +45,9 @@ type Delivery struct {
 	Queue    string `json:"queue"`
 	Type     string `json:"type,omitzero"`
 	Priority int32  `json:"priority,omitzero"`
+	// GroupFrom is where the groups of the events are: "key", that of the publication; "topic"; or a JSON pointer into the payload, such as "/tenant".
+	// Empty: they have none of their own.
+	GroupFrom string `json:"group_from,omitzero"`
 }
 
 // SubscriptionSettings are those that [Client.PutSubscription] sets.

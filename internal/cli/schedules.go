@@ -141,6 +141,7 @@ type scheduleCreateCmd struct {
 	Topic          string `placeholder:"TOPIC" help:"The topic to publish to, instead of a queue."`
 	Type           string `short:"t" help:"The type of the events."`
 	Priority       int32  `short:"p" placeholder:"N" help:"The priority of the events; lower numbers are claimed first."`
+	Group          string `short:"g" placeholder:"GROUP" help:"The group of the events, of which the queue may limit how many are claimed at once."`
 	Name           string `help:"A name, for people."`
 	scheduleRule   `embed:""`
 	Misfire        string `enum:",once,all,skip" default:"" placeholder:"WHAT" help:"What happens to occurrences that were missed: once (the default), all or skip."`
@@ -166,7 +167,7 @@ func (c *scheduleCreateCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	s := c.schedule()
-	s.Payload, s.Queue, s.Topic, s.Type, s.Priority, s.Name = payload, c.Queue, c.Topic, c.Type, c.Priority, c.Name
+	s.Payload, s.Queue, s.Topic, s.Type, s.Priority, s.Group, s.Name = payload, c.Queue, c.Topic, c.Type, c.Priority, c.Group, c.Name
 	s.Misfire, s.IdempotencyKey = c.Misfire, c.IdempotencyKey
 	return showAnswer(env, &c.server, scheduleFields, func(conn *client.Client) (client.Schedule, error) { return conn.CreateSchedule(ctx, s) })
 }

@@ -569,6 +569,27 @@ func KeyOf(source, id string) string {
 	return key
 }
 
+// PartitionKey is the attribute that says which events belong together (the Partitioning extension).
+const PartitionKey = "partitionkey"
+
+// maxGroup is how many bytes a group may have.
+const maxGroup = 255
+
+// Group returns the group of the event, which is the text of its partitionkey. It is empty if there is none, or if that is longer than 255 bytes: the event is taken nevertheless.
+func (e *Event) Group() string {
+	text := ""
+	switch value := e.Attributes[PartitionKey].(type) {
+	case string:
+		text = value
+	case bool, int32:
+		text = fmt.Sprint(value)
+	}
+	if len(text) > maxGroup {
+		return ""
+	}
+	return text
+}
+
 // The members of metadata that CloudEvents have.
 const (
 	metaAttributes = "ce"      // an object of all attributes

@@ -152,7 +152,7 @@ func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, 
 	for i := range in {
 		e := &in[i]
 		p := queue.InsertParams{
-			Event: e.Event, Queue: req.Queue, VT: req.VT, Type: e.Type, Source: e.Source, Priority: req.Priority, IdempotencyKey: e.Key(), MaxAttempts: req.MaxAttempts,
+			Event: e.Event, Queue: req.Queue, VT: req.VT, Type: e.Type, Source: e.Source, Priority: req.Priority, Group: e.Group(), IdempotencyKey: e.Key(), MaxAttempts: req.MaxAttempts,
 			ExpiresAt: req.ExpiresAt, OnDuplicate: queue.First, Meta: metas[i],
 		}
 		if req.Delay != nil {

@@ -53,6 +53,7 @@ func (e *event) appendCloudEvent(b []byte, cursor string) []byte {
 		{Name: "queuedexpiresat", Value: at(e.ExpiresAt)},
 		{Name: "queuedfinishedat", Value: at(e.FinishedAt)},
 		{Name: "queuedkey", Value: e.IdempotencyKey},
+		{Name: "queuedgroup", Value: e.Group},
 		{Name: "queuedworker", Value: e.Worker},
 		{Name: "queuedresult", Value: string(appendValue(nil, e.Result))},
 		{Name: "queuedunreadable", Value: unreadableOf(e.Payload)},

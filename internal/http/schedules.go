@@ -59,6 +59,7 @@ type specification struct {
 	Topic    string           `json:"topic,omitzero" validate:"topic" restrict:"topic,optional"`
 	Type     string           `json:"type,omitzero" validate:"min=1,max=255"`
 	Priority int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	Group    string           `json:"group,omitzero" validate:"min=1,max=255"`
 	Event    json.RawMessage  `json:"event"`
 	At       *schedule.Moment `json:"at,omitzero"`
 	RRule    string           `json:"rrule,omitzero" validate:"min=1,max=4096"`
@@ -221,6 +222,7 @@ type schedulePatch struct {
 	Topic      *string           `json:"topic" null:"zero" validate:"topic" restrict:"method"`
 	Type       *string           `json:"type" null:"zero" validate:"min=1,max=255"`
 	Priority   *int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	Group      *string           `json:"group" null:"zero" validate:"min=1,max=255"`
 	Event      *json.RawMessage  `json:"event"`
 	At         **schedule.Moment `json:"at" null:"zero"`
 	RRule      *string           `json:"rrule" null:"zero" validate:"min=1,max=4096"`

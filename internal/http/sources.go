@@ -36,6 +36,7 @@ type sourceBody struct {
 	Key            string         `json:"key,omitzero"`
 	EventTS        string         `json:"event_ts,omitzero"`
 	Priority       string         `json:"priority,omitzero"`
+	Group          string         `json:"group,omitzero"`
 	Signature      *signatureBody `json:"signature,omitzero"`
 	Header         string         `json:"header,omitzero"`
 	SecretCount    int            `json:"secret_count"`
@@ -71,7 +72,7 @@ type lastProblem struct {
 
 func sourceBodyOf(s webhook.Source) sourceBody {
 	body := sourceBody{
-		Name: s.Name, Kind: s.Kind, Queue: s.Queue, Topic: s.Topic, Type: s.Type, Key: s.Key, EventTS: s.EventTS, Priority: s.Priority, Header: s.Header,
+		Name: s.Name, Kind: s.Kind, Queue: s.Queue, Topic: s.Topic, Type: s.Type, Key: s.Key, EventTS: s.EventTS, Priority: s.Priority, Group: s.Group, Header: s.Header,
 		SecretCount: s.SecretCount, DedupFor: s.DedupFor, Tolerance: s.Tolerance, Headers: s.Headers, MaxBody: s.MaxBody, Paused: s.Paused,
 		Received: s.Received, Duplicates: s.Duplicates, Rejected: s.Rejected, LastReceivedAt: s.LastReceivedAt,
 		Version: s.Version, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
@@ -105,6 +106,7 @@ type putSourceRequest struct {
 	Key       string         `json:"key" validate:"max=1024"`
 	EventTS   string         `json:"event_ts" validate:"max=1024"`
 	Priority  string         `json:"priority" validate:"max=1024"`
+	Group     string         `json:"group" validate:"max=1024"`
 	Signature *signatureBody `json:"signature"`
 	Header    string         `json:"header" validate:"max=128"`
 	Secrets   []string       `json:"secrets" validate:"min=1,max=5,dive,min=1,max=1024"`
@@ -131,11 +133,14 @@ func (req *putSourceRequest) Check(report func(field, detail string)) {
 	if req.Topic != "" && req.Priority != "" {
 		report("priority", "is for a queue: the log has one order")
 	}
+	if req.Topic != "" && req.Group != "" {
+		report("group", "is for a queue: the log has no groups")
+	}
 }
 
 func (s *Server) putSource(r *http.Request, req putSourceRequest) (reply, error) {
 	p := webhook.Params{
-		Kind: req.Kind, Queue: req.Queue, Topic: req.Topic, Type: req.Type, Key: req.Key, EventTS: req.EventTS, Priority: req.Priority, Header: req.Header,
+		Kind: req.Kind, Queue: req.Queue, Topic: req.Topic, Type: req.Type, Key: req.Key, EventTS: req.EventTS, Priority: req.Priority, Group: req.Group, Header: req.Header,
 		Secrets: req.Secrets, DedupFor: req.DedupFor, Tolerance: req.Tolerance, KeepRaw: req.KeepRaw, Headers: req.Headers, MaxBody: req.MaxBody, Paused: req.Paused,
 	}
 	if req.Signature != nil {
@@ -249,6 +254,7 @@ type mappedDelivery struct {
 	Key      string             `json:"key,omitzero"`
 	EventTS  *time.Time         `json:"event_ts,omitzero"`
 	Priority int32              `json:"priority"`
+	Group    string             `json:"group,omitzero"`
 	Meta     map[string]any     `json:"meta,omitzero"`
 	Problems []string           `json:"problems"`
 }
@@ -282,7 +288,7 @@ func (s *Server) testSource(r *http.Request, req testSourceRequest) (reply, erro
 }
 
 func mappedOf(m webhook.Mapped) mappedDelivery {
-	out := mappedDelivery{Event: m.Event, Type: m.Type, Key: m.Key, Priority: m.Priority, Meta: m.Meta, Problems: m.Problems}
+	out := mappedDelivery{Event: m.Event, Type: m.Type, Key: m.Key, Priority: m.Priority, Group: m.Group, Meta: m.Meta, Problems: m.Problems}
 	if out.Problems == nil {
 		out.Problems = []string{}
 	}

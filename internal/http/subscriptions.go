@@ -61,9 +61,10 @@ func lagOf(events int64, seconds float64) lagBody {
 
 // A deliveryBody says where the events of a subscription go.
 type deliveryBody struct {
-	Queue    string `json:"queue" validate:"required,queue,unreserved" restrict:"queue"`
-	Type     string `json:"type,omitempty" validate:"min=1,max=255"`
-	Priority int32  `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	Queue     string `json:"queue" validate:"required,queue,unreserved" restrict:"queue"`
+	Type      string `json:"type,omitempty" validate:"min=1,max=255"`
+	Priority  int32  `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	GroupFrom string `json:"group_from,omitempty" validate:"min=1,max=1024"`
 }
 
 // A subscriptionBody is a subscription in a listing.
@@ -95,7 +96,7 @@ func subscriptionOf(s topic.Subscription) subscriptionBody {
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
 	}
 	if d := s.Deliver; d != nil {
-		body.Deliver, body.Waiting, body.Replays = &deliveryBody{d.Queue, d.Type, d.Priority}, &s.Waiting, &s.Replays
+		body.Deliver, body.Waiting, body.Replays = &deliveryBody{d.Queue, d.Type, d.Priority, d.GroupFrom}, &s.Waiting, &s.Replays
 	}
 	return body
 }
@@ -177,7 +178,7 @@ func (s *Server) putSubscription(r *http.Request, req putSubscriptionRequest) (r
 		IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(),
 	}
 	if d := req.Deliver; d != nil {
-		p.Deliver = &topic.Delivery{Queue: d.Queue, Type: d.Type, Priority: d.Priority}
+		p.Deliver = &topic.Delivery{Queue: d.Queue, Type: d.Type, Priority: d.Priority, GroupFrom: d.GroupFrom}
 	}
 	isNew, err := s.topics.PutSubscription(r.Context(), p)
 	if err != nil {

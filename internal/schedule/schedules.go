@@ -159,6 +159,8 @@ func (s *Spec) check() (Kind, error) {
 		return invalid("type", "does not go with a topic")
 	case s.Topic != "" && s.Priority != 0:
 		return invalid("priority", "does not go with a topic")
+	case s.Topic != "" && s.Group != "":
+		return invalid("group", "does not go with a topic")
 	case s.Starts != nil && s.Ends != nil && s.Starts.IsInstant == s.Ends.IsInstant && s.Ends.Time.Before(s.Starts.Time):
 		return invalid("ends", "must not be before starts")
 	case s.RRule != "" && s.Cron != "":
@@ -232,7 +234,7 @@ func (s *Service) List(ctx context.Context, p ListParams) (page Page, err error)
 
 // PatchParams changes the fields that are not nil. A pointer to a zero value resets the field to its default; a pointer to a nil Moment removes it.
 //
-// A new Topic removes the Queue, the Type and the Priority, and a new Queue the Topic; without both, the Queue is the default one.
+// A new Topic removes the Queue, the Type, the Priority and the Group, and a new Queue the Topic; without both, the Queue is the default one.
 // A new RRule removes the Cron, a new Cron removes the RRule and At, a new At removes the Cron, and an empty RRule leaves At as the only time.
 type PatchParams struct {
 	ID         int64
@@ -245,6 +247,7 @@ type PatchParams struct {
 	Topic    *string
 	Type     *string
 	Priority *int32
+	Group    *string
 	Event    *json.RawMessage
 	At       **Moment
 	RRule    *string
@@ -320,7 +323,7 @@ func (p PatchParams) apply(spec Spec) Spec {
 	}
 	switch {
 	case p.Topic != nil && *p.Topic != "":
-		spec.Queue, spec.Type, spec.Priority = "", "", 0
+		spec.Queue, spec.Type, spec.Priority, spec.Group = "", "", 0, ""
 	case p.Queue != nil && *p.Queue != "":
 		spec.Topic = ""
 	}
@@ -403,7 +406,7 @@ type row struct {
 
 // columns are those of a row, of a schedule that is called s. They can be read whatever the schedule holds: see pg.RegisterTypes for its
 // times.
-const columns = `s.id, s.name, s.owner, s.queue, s.topic, s.type, s.priority, coalesce(s.event, '{}') as event, s.kind, s.rule, s.at_local,
+const columns = `s.id, s.name, s.owner, s.queue, s.topic, s.type, s.priority, s.group_key as "group", coalesce(s.event, '{}') as event, s.kind, s.rule, s.at_local,
 	s.at_instant, s.timezone, s.zone, s.gap, s.overlap, s.leap, s.misfire, s.starts_local, s.starts_at, s.ends_local, s.ends_at,
 	s.last_local, s."count", s.fired, s.status, s.version, s.next_local, s.next_at, s.next_at as next_exact, s.created_at, s.updated_at,
 	s.status_reason, s.is_unplanned`
@@ -509,7 +512,7 @@ func (r *row) parse() (err error) {
 func (r *row) record() (string, error) {
 	text, err := json.Marshal(map[string]any{
 		"name": pg.OrNull(r.Name), "owner": pg.OrNull(r.Owner), "queue": pg.OrNull(r.Queue), "topic": pg.OrNull(r.Topic), "type": pg.OrNull(r.Type),
-		"priority": r.Priority, "event": r.Event, "kind": r.Kind, "rule": pg.OrNull(cmp.Or(r.RRule, r.Cron)),
+		"priority": r.Priority, "group_key": pg.OrNull(r.Group), "event": r.Event, "kind": r.Kind, "rule": pg.OrNull(cmp.Or(r.RRule, r.Cron)),
 		"at_local": timestamp(r.At.local()), "at_instant": timestamp(r.At.instant()), "timezone": pg.OrNull(r.Timezone), "zone": r.Zone,
 		"gap": r.Gap, "overlap": r.Overlap, "leap": r.Leap, "misfire": r.Misfire,
 		"starts_local": timestamp(r.Starts.local()), "starts_at": timestamp(r.Starts.instant()),

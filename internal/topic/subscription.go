@@ -47,9 +47,10 @@ type Subscription struct {
 
 // A Delivery says where the events of a subscription go.
 type Delivery struct {
-	Queue    string // required
-	Type     string // of the events in the queue; empty: none
-	Priority int32
+	Queue     string // required
+	Type      string // of the events in the queue; empty: none
+	Priority  int32
+	GroupFrom string // where their groups are: key (of the publication), topic, or a JSON pointer into the payload; empty: they have none of their own
 }
 
 // A SubscriptionFilter is a filter of a subscription.
@@ -116,14 +117,15 @@ func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) 
 		return false, &InvalidError{Field: "filters", Detail: "must be JSON"}
 	}
 	var deliver struct {
-		queue, kind *string
-		priority    int32
+		queue, kind, groupFrom *string
+		priority               int32
 	}
 	if d := p.Deliver; d != nil {
-		deliver.queue, deliver.kind, deliver.priority = &d.Queue, pg.OrNull(d.Type), d.Priority
+		deliver.queue, deliver.kind, deliver.priority, deliver.groupFrom = &d.Queue, pg.OrNull(d.Type), d.Priority, pg.OrNull(d.GroupFrom)
 	}
-	err = s.writes.Row(ctx, `select agent_service.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) where `+s.cfg.Queue.RequireQueue("$9"), []any{
+	err = s.writes.Row(ctx, `select agent_service.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) where `+s.cfg.Queue.RequireQueue("$9"), []any{
 		p.Name, string(text), p.Start, p.MaxWaiting, p.ExpiresAfter, newToken(), p.IfVersions, p.IfExists, deliver.queue, deliver.kind, deliver.priority,
+		deliver.groupFrom,
 	}, &isNew)
 	s.changed(p.Name)
 	return isNew, wrap("putting a subscription", err)
@@ -178,13 +180,14 @@ func (s *Service) setPaused(ctx context.Context, name string, isPaused bool) err
 }
 
 const subscriptionColumns = `id, name, version, is_paused, start_position, max_waiting, expires_after, expires_at, created_at, updated_at, filters, position,
-	head, lag_events, lag_seconds, gaps, leased_until, deliver_queue, deliver_type, deliver_priority, is_in_step, waiting, replays`
+	head, lag_events, lag_seconds, gaps, leased_until, deliver_queue, deliver_type, deliver_priority, is_in_step, waiting, replays, deliver_group_from`
 
 // subscriptionRow is a row of agent.list_subscriptions.
 type subscriptionRow struct {
 	Subscription
 	DeliverQueue, DeliverType string
 	DeliverPriority           int32
+	DeliverGroupFrom          string
 }
 
 // collectSubscriptions reads rows of agent.list_subscriptions.
@@ -194,7 +197,7 @@ func collectSubscriptions(rows pgx.Rows) (all []Subscription, err error) {
 			return nil, err
 		}
 		if row.DeliverQueue != "" {
-			row.Deliver = &Delivery{row.DeliverQueue, row.DeliverType, row.DeliverPriority}
+			row.Deliver = &Delivery{row.DeliverQueue, row.DeliverType, row.DeliverPriority, row.DeliverGroupFrom}
 		}
 		all = append(all, row.Subscription)
 	}

@@ -29,6 +29,7 @@ type Mapping struct {
 	Key      Template // the idempotency key
 	EventTS  Template // seconds since 1970, or RFC 3339
 	Priority Template // an integer
+	Group    Template // 1 to 255 bytes
 	Headers  []string // fields to keep in the metadata
 	MaxBatch int      // events of a batch of CloudEvents
 }
@@ -67,6 +68,7 @@ type Mapped struct {
 	Key      string
 	EventTS  time.Time // zero: not said
 	Priority int32
+	Group    string         // empty: none
 	Meta     map[string]any // the kept header fields, under "headers"; nil: none
 	// Challenge is the text that Slack wants back from a new endpoint, in the place of an event.
 	Challenge string
@@ -119,7 +121,7 @@ func (m *Mapping) mapCloudEvents(header http.Header, query url.Values, body []by
 	for i := range events {
 		e := &events[i]
 		out := &all[i]
-		*out = Mapped{Event: e.Event, Key: e.Key(), EventTS: e.Time, Meta: e.Meta()}
+		*out = Mapped{Event: e.Event, Key: e.Key(), EventTS: e.Time, Group: e.Group(), Meta: e.Meta()}
 		if utf8.RuneCountInString(e.Type) <= maxField {
 			out.Type = e.Type
 		} else if m.Type.IsEmpty() {
@@ -167,6 +169,7 @@ func (m *Mapping) fill(out *Mapped, d *delivery) {
 			out.Priority = int32(priority)
 		}
 	}
+	out.Group = cmp.Or(out.text(d, "group", m.Group), out.Group)
 	kept := make(map[string]any)
 	for _, name := range m.Headers {
 		if values := d.header.Values(name); len(values) > 0 {
@@ -194,7 +197,11 @@ func (e *Mapped) text(d *delivery, field string, templates ...Template) string {
 	var problem error
 	for _, t := range templates {
 		text, err := t.fill(d)
-		if err == nil && field != "event_ts" && utf8.RuneCountInString(text) > maxField {
+		switch {
+		case err != nil:
+		case field == "group" && len(text) > maxField:
+			err = fmt.Errorf("%s is longer than %d bytes", t.text, maxField)
+		case field != "event_ts" && utf8.RuneCountInString(text) > maxField:
 			err = fmt.Errorf("%s is longer than %d characters", t.text, maxField)
 		}
 		if err == nil {

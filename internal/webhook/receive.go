@@ -290,7 +290,7 @@ func (s *Service) store(ctx context.Context, h *cachedSource, d *Delivery, all [
 	for i := range all {
 		mapped := &all[i]
 		in := queue.InsertParams{
-			Event: mapped.Event, Queue: *h.Queue, Type: mapped.Type, Source: h.Name, Priority: mapped.Priority,
+			Event: mapped.Event, Queue: *h.Queue, Type: mapped.Type, Source: h.Name, Priority: mapped.Priority, Group: mapped.Group,
 			IdempotencyKey: mapped.Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First, Meta: metas[i], VerifiedSource: h.Name,
 			IsAccepted: true,
 		}

@@ -34,6 +34,7 @@ type row struct {
 	Key           *string
 	EventTS       *string
 	Priority      *string
+	GroupKey      *string
 	Signature     *json.RawMessage
 	Header        *string
 	Secrets       [][]byte
@@ -50,7 +51,7 @@ type row struct {
 	UpdatedAt     time.Time
 }
 
-const columns = `name, kind, queue, topic, type, key, event_ts, priority, signature, header, secrets, dedup_for, tolerance, keep_raw, headers, max_body,
+const columns = `name, kind, queue, topic, type, key, event_ts, priority, group_key, signature, header, secrets, dedup_for, tolerance, keep_raw, headers, max_body,
 	rate_per_second, rate_burst, paused, version, created_at, updated_at`
 
 // A cachedSource is a source in memory, ready to verify and map. It is immutable; a change makes another one in its place.
@@ -75,7 +76,7 @@ func (s *Service) cache(r row, proofFields []string, before *cachedSource) *cach
 	h := &cachedSource{row: r, refusals: ratelimit.Renew(before.refusals, refusalsPerSec, refusalsBurst)}
 	secrets, err := s.open(r.Name, r.Secrets)
 	h.problem = err
-	p := Params{Kind: Kind(r.Kind), Type: value(r.Type), Key: value(r.Key), EventTS: value(r.EventTS), Priority: value(r.Priority), Headers: r.Headers}
+	p := Params{Kind: Kind(r.Kind), Type: value(r.Type), Key: value(r.Key), EventTS: value(r.EventTS), Priority: value(r.Priority), Group: value(r.GroupKey), Headers: r.Headers}
 	p.Header, p.Tolerance, p.Secrets = value(r.Header), r.Tolerance, secrets
 	if r.Signature != nil {
 		p.Signature = new(Signature)
@@ -145,7 +146,7 @@ func (p *Params) compile() (v Verifier, m Mapping, err error) {
 	for _, t := range []struct {
 		field, text string
 		to          *Template
-	}{{"type", p.Type, &m.Type}, {"key", p.Key, &m.Key}, {"event_ts", p.EventTS, &m.EventTS}, {"priority", p.Priority, &m.Priority}} {
+	}{{"type", p.Type, &m.Type}, {"key", p.Key, &m.Key}, {"event_ts", p.EventTS, &m.EventTS}, {"priority", p.Priority, &m.Priority}, {"group", p.Group, &m.Group}} {
 		if *t.to, err = ParseTemplate(t.text); err != nil {
 			return v, m, &InvalidError{Field: t.field, Detail: err.Error()}
 		}

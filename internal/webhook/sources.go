@@ -23,6 +23,7 @@ type infoRow struct {
 	Key                   *string
 	EventTS               *string
 	Priority              *string
+	GroupKey              *string
 	Signature             *json.RawMessage
 	Header                *string
 	Secrets               int32
@@ -58,7 +59,7 @@ func (r *infoRow) source() Source {
 		Received: r.Received, Duplicates: r.Duplicates, Rejected: r.Rejected, LastReceivedAt: r.LastReceivedAt,
 		Params: Params{
 			Kind: Kind(r.Kind), Queue: value(r.Queue), Topic: value(r.Topic), Type: value(r.Type), Key: value(r.Key), EventTS: value(r.EventTS),
-			Priority: value(r.Priority), Header: value(r.Header), DedupFor: r.DedupFor, Tolerance: r.Tolerance, KeepRaw: value(r.KeepRaw), Headers: r.Headers,
+			Priority: value(r.Priority), Group: value(r.GroupKey), Header: value(r.Header), DedupFor: r.DedupFor, Tolerance: r.Tolerance, KeepRaw: value(r.KeepRaw), Headers: r.Headers,
 			MaxBody: int(value(r.MaxBody)), Paused: r.Paused,
 		},
 	}
@@ -82,7 +83,7 @@ func (r *infoRow) source() Source {
 func (p *Params) settings() ([]byte, error) {
 	settings := map[string]any{
 		"kind": p.Kind, "queue": pg.OrNull(p.Queue), "topic": pg.OrNull(p.Topic), "type": pg.OrNull(p.Type), "key": pg.OrNull(p.Key),
-		"event_ts": pg.OrNull(p.EventTS), "priority": pg.OrNull(p.Priority), "signature": p.Signature, "header": pg.OrNull(p.Header),
+		"event_ts": pg.OrNull(p.EventTS), "priority": pg.OrNull(p.Priority), "group_key": pg.OrNull(p.Group), "signature": p.Signature, "header": pg.OrNull(p.Header),
 		"dedup_for": interval(p.DedupFor), "tolerance": interval(p.Tolerance), "keep_raw": interval(p.KeepRaw), "headers": p.Headers,
 		"max_body": pg.OrNull(p.MaxBody), "paused": p.Paused,
 	}

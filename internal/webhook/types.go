@@ -71,7 +71,7 @@ type Params struct {
 	Queue string // where its events go, or
 	Topic string // where they are published
 
-	Type, Key, EventTS, Priority string // see Template; empty: those of the kind
+	Type, Key, EventTS, Priority, Group string // see Template; empty: those of the kind
 
 	Signature *Signature    // of kind hmac
 	Header    string        // of kind token; empty: Authorization

@@ -347,15 +347,19 @@ begin
 end
 $func$;
 
--- A JSON pointer to something in a payload; null for null. Raises QD003.
-create or replace function agent_private.check_pointer(_argument text, _pointer text)
+-- A JSON pointer to something in a payload; null for null. Raises QD003 with the _detail.
+create or replace function agent_private.check_pointer
+( _argument text
+, _pointer text
+, _detail text default 'must be a JSON pointer of at most 1024 characters, such as /tenant'
+)
 returns text
 language plpgsql immutable
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
   if _pointer !~ '^/' or _pointer ~ '~([^01]|$)' or length(_pointer) > 1024 then
-    perform agent_private.raise_invalid(_argument, 'must be a JSON pointer of at most 1024 characters, such as /tenant');
+    perform agent_private.raise_invalid(_argument, _detail);
   end if;
   return _pointer;
 end

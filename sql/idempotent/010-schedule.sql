@@ -187,12 +187,12 @@ begin
   perform agent_private.lock_schedule_owner(_s);
   perform agent_private.watch_zone(_s.zone);
   insert into agent.schedule as s
-  ( name, owner, queue, topic, type, priority, event, kind, rule, at_local, at_instant, timezone, zone
+  ( name, owner, queue, topic, type, priority, group_key, event, kind, rule, at_local, at_instant, timezone, zone
   , gap, overlap, leap, misfire, starts_local, starts_at, ends_local, ends_at, last_local, "count"
   , status, next_local, next_at, idempotency_key, request_hash
   )
   values
-  ( _s.name, _s.owner, _s.queue, _s.topic, _s.type, coalesce(_s.priority, 0), _s.event, _s.kind, _s.rule, _s.at_local, _s.at_instant, _s.timezone, _s.zone
+  ( _s.name, _s.owner, _s.queue, _s.topic, _s.type, coalesce(_s.priority, 0), _s.group_key, _s.event, _s.kind, _s.rule, _s.at_local, _s.at_instant, _s.timezone, _s.zone
   , coalesce(_s.gap, 'forward'), coalesce(_s.overlap, 'first'), coalesce(_s.leap, 'feb28'), coalesce(_s.misfire, 'once')
   , _s.starts_local, _s.starts_at, _s.ends_local, _s.ends_at, _s.last_local, _s."count"
   , case when _s.next_at is null then 'completed' else 'active' end, _s.next_local, _s.next_at, _key, _hash
@@ -260,7 +260,7 @@ begin
     _s.status = 'active';
   end if;
   update agent.schedule s
-  set name = _s.name, queue = _s.queue, topic = _s.topic, type = _s.type, priority = _s.priority, event = _s.event, kind = _s.kind, rule = _s.rule
+  set name = _s.name, queue = _s.queue, topic = _s.topic, type = _s.type, priority = _s.priority, group_key = _s.group_key, event = _s.event, kind = _s.kind, rule = _s.rule
   , at_local = _s.at_local, at_instant = _s.at_instant, timezone = _s.timezone, zone = _s.zone
   , gap = _s.gap, overlap = _s.overlap, leap = _s.leap, misfire = _s.misfire
   , starts_local = _s.starts_local, starts_at = _s.starts_at, ends_local = _s.ends_local, ends_at = _s.ends_at
@@ -507,6 +507,10 @@ begin
     perform agent_private.raise_invalid('type', 'does not go with a topic');
   elsif _schedule.topic is not null and _schedule.priority <> 0 then
     perform agent_private.raise_invalid('priority', 'does not go with a topic');
+  elsif _schedule.topic is not null and _schedule.group_key is not null then
+    perform agent_private.raise_invalid('group', 'does not go with a topic');
+  elsif octet_length(_schedule.group_key) not between 1 and 255 then
+    perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
   elsif length(_schedule.name) not between 1 and 255 then
     perform agent_private.raise_invalid('name', 'must be 1 to 255 characters');
   elsif length(_schedule.idempotency_key) not between 1 and 255 then

@@ -422,7 +422,7 @@ begin
   cross join lateral agent_private.new_event
   ( n.event_id, now(), s.event, null, s.queue, _type => s.type, _priority => s.priority
   , _occurrence => agent_private.occurrence_json(n.schedule_id, n.nominal_at, n.scheduled_for)
-  , _group => agent_private.group_at(s.event, q.group_from)
+  , _group => coalesce(s.group_key, agent_private.group_at(s.event, q.group_from))
   ) as e
   where n.event_id is not null
   order by n.ord;

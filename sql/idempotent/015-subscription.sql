@@ -5,7 +5,8 @@
 -- Every change of a subscription, its filters or its position locks its row first.
 
 -- Creates a subscription, or replaces its filters and settings. It begins after _position, which one that exists keeps. _filters is an
--- array of objects: name, topics, match, canonical, and expires_after in seconds. With _deliver_queue it is delivered into that queue. One that exists
+-- array of objects: name, topics, match, canonical, and expires_after in seconds. With _deliver_queue it is delivered into that queue, in the group that _deliver_group_from finds: see
+-- agent_private.delivery_group. One that exists
 -- cannot change between delivery and reading by cursor: raises QD023. The subscription has to have one of _if_versions (null: any, or it is new);
 -- with _if_exists it must not be new. Else raises QD004. A call that changes nothing renews a subscription that expires.
 create or replace function agent_service.put_subscription_if_match
@@ -20,6 +21,7 @@ create or replace function agent_service.put_subscription_if_match
 , _deliver_queue text default null
 , _deliver_type text default null
 , _deliver_priority int4 default 0
+, _deliver_group_from text default null
 )
 returns boolean
 language plpgsql volatile
@@ -43,12 +45,15 @@ begin
   if _deliver_queue is null then
     _deliver_type = null;
     _deliver_priority = 0;
+    _deliver_group_from = null;
   elsif agent_private.is_queue_name(_deliver_queue) is not true or starts_with(_deliver_queue, 'queued.') then
     perform agent_private.raise_invalid('deliver/queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, and not begin with "queued."');
   elsif length(_deliver_type) not between 1 and 255 then
     perform agent_private.raise_invalid('deliver/type', 'must be 1 to 255 characters');
   elsif _deliver_priority is null then
     perform agent_private.raise_invalid('deliver/priority', 'must not be null');
+  elsif _deliver_group_from not in ('key', 'topic') then
+    perform agent_private.check_pointer('deliver/group_from', _deliver_group_from, 'must be key, topic, or a JSON pointer of at most 1024 characters, such as /tenant');
   end if;
   loop
     select s.* into _subscription from agent.subscription s where s.name = _name for no key update;
@@ -57,10 +62,10 @@ begin
       perform agent_private.raise_version_mismatch('subscription ' || _name, _if_versions);
     end if;
     insert into agent.subscription as s
-    (name, start_position, max_waiting, expires_after, expires_at, deliver_queue, deliver_type, deliver_priority)
+    (name, start_position, max_waiting, expires_after, expires_at, deliver_queue, deliver_type, deliver_priority, deliver_group_from)
     values
     ( _name, _position, _max_waiting, _expires_after, agent_private.add_utc(clock_timestamp(), _expires_after)
-    , _deliver_queue, _deliver_type, _deliver_priority
+    , _deliver_queue, _deliver_type, _deliver_priority, _deliver_group_from
     )
     on conflict on constraint subscription_name do nothing
     returning s.* into _subscription;
@@ -83,12 +88,12 @@ begin
     return true;
   end if;
   if _changed > 0
-    or row(_subscription.max_waiting, _subscription.expires_after, _subscription.deliver_queue, _subscription.deliver_type, _subscription.deliver_priority)
-      is distinct from row(_max_waiting, _expires_after, _deliver_queue, _deliver_type, _deliver_priority)
+    or row(_subscription.max_waiting, _subscription.expires_after, _subscription.deliver_queue, _subscription.deliver_type, _subscription.deliver_priority, _subscription.deliver_group_from)
+      is distinct from row(_max_waiting, _expires_after, _deliver_queue, _deliver_type, _deliver_priority, _deliver_group_from)
   then
     update agent.subscription s
     set version = s.version + 1, updated_at = clock_timestamp(), max_waiting = _max_waiting, expires_after = _expires_after
-    , deliver_queue = _deliver_queue, deliver_type = _deliver_type, deliver_priority = _deliver_priority
+    , deliver_queue = _deliver_queue, deliver_type = _deliver_type, deliver_priority = _deliver_priority, deliver_group_from = _deliver_group_from
     , expires_at = agent_private.add_utc(clock_timestamp(), _expires_after)
     , filters_version = case when _changed_meaning > 0 then agent_private.next_version(s.filters_version) else s.filters_version end
     where s.id = _subscription.id;
@@ -322,6 +327,17 @@ end
 $func$;
 
 -- Positions.
+
+-- The group of an event that a subscription is delivered, from what its deliver_group_from names: the key of the publication, its topic, or what is in the payload at a JSON pointer, see
+-- agent_private.group_at. Null if there is none, or no group may be called so.
+create or replace function agent_private.delivery_group(_from text, _key text, _topic text, _event jsonb)
+returns text
+language sql immutable parallel safe
+return case
+  when _from = 'key' then case when octet_length(_key) between 1 and 255 then _key end
+  when _from = 'topic' then case when octet_length(_topic) between 1 and 255 then _topic end
+  when _from is not null then agent_private.group_at(_event, _from)
+end;
 
 -- Raises QD023: the subscription is delivered into a queue, or it is not, and the call is for the others.
 create or replace function agent_private.raise_wrong_delivery(_subscription agent.subscription)
@@ -1160,7 +1176,7 @@ create or replace function agent.list_subscriptions
 returns table
 ( id int8, name text, version int8, is_paused boolean, start_position int8, max_waiting int4, expires_after interval, expires_at timestamptz
 , created_at timestamptz, updated_at timestamptz, filters int8, "position" int8, head int8, lag_events int8, lag_seconds float8, gaps int8
-, leased_until timestamptz, deliver_queue text, deliver_type text, deliver_priority int4, is_in_step boolean, waiting int8, replays int8
+, leased_until timestamptz, deliver_queue text, deliver_type text, deliver_priority int4, is_in_step boolean, waiting int8, replays int8, deliver_group_from text
 )
 language plpgsql volatile
 security definer
@@ -1181,7 +1197,7 @@ begin
   , case when p.leased_until > clock_timestamp() then p.leased_until end
   , s.deliver_queue, s.deliver_type, s.deliver_priority, s.is_in_step
   , case when s.deliver_queue is not null then agent_private.count_ready(s.deliver_queue, s.max_waiting) end
-  , (select count(*) from agent.subscription_replay r where r.subscription = s.id)
+  , (select count(*) from agent.subscription_replay r where r.subscription = s.id), s.deliver_group_from
   from
   ( select s.* from agent.subscription s
     where (_after is null or s.name > _after) and (_name is null or s.name = _name)

@@ -35,17 +35,17 @@ begin
   perform agent_private.check_source(_source), agent_private.check_json('signature', _source.signature);
 
   insert into agent.source as s
-  ( name, kind, queue, topic, type, key, event_ts, priority, signature, header, secrets, dedup_for, tolerance, keep_raw, headers, max_body
+  ( name, kind, queue, topic, type, key, event_ts, priority, group_key, signature, header, secrets, dedup_for, tolerance, keep_raw, headers, max_body
   , rate_per_second, rate_burst, paused
   )
   values
-  ( _name, _source.kind, _source.queue, _source.topic, _source.type, _source.key, _source.event_ts, _source.priority, _source.signature, _source.header
+  ( _name, _source.kind, _source.queue, _source.topic, _source.type, _source.key, _source.event_ts, _source.priority, _source.group_key, _source.signature, _source.header
   , _source.secrets, _source.dedup_for, _source.tolerance, _source.keep_raw, _source.headers, _source.max_body, _source.rate_per_second
   , _source.rate_burst, _source.paused
   )
   on conflict on constraint source_pkey do update
   set kind = excluded.kind, queue = excluded.queue, topic = excluded.topic, type = excluded.type, key = excluded.key, event_ts = excluded.event_ts
-  , priority = excluded.priority, signature = excluded.signature, header = excluded.header
+  , priority = excluded.priority, group_key = excluded.group_key, signature = excluded.signature, header = excluded.header
   , secrets = coalesce(_secrets, s.secrets) -- those of now: others may have changed them since
   , dedup_for = excluded.dedup_for, tolerance = excluded.tolerance, keep_raw = excluded.keep_raw, headers = excluded.headers
   , max_body = excluded.max_body, rate_per_second = excluded.rate_per_second, rate_burst = excluded.rate_burst, paused = excluded.paused
@@ -192,7 +192,7 @@ as $func$
   , _source.header, cardinality(_source.secrets), _source.dedup_for, _source.tolerance, _source.keep_raw, _source.headers, _source.max_body
   , _source.rate_per_second, _source.rate_burst, _source.paused, _source.version, _source.created_at, _source.updated_at
   , coalesce(_count.received, 0), coalesce(_count.duplicates, 0), coalesce(_count.rejected, 0), _count.last_received_at, _count.last_rejected_at
-  , _count.last_rejected_code, _count.last_rejected_request_id, _count.last_problem_at, _count.last_problem, _count.last_problem_request_id
+  , _count.last_rejected_code, _count.last_rejected_request_id, _count.last_problem_at, _count.last_problem, _count.last_problem_request_id, _source.group_key
 $func$;
 
 -- Trigger that remembers which header fields have had the secret of a source, whoever writes it. It runs as the owner so that any role that may write can.
@@ -241,7 +241,7 @@ begin
   ( select 'headers' as in_ from unnest(_source.headers) as h (name) where lower(h.name) = f.field
     union all
     select t.in_
-    from (values ('type', _source.type), ('key', _source.key), ('event_ts', _source.event_ts), ('priority', _source.priority)) as t (in_, text)
+    from (values ('type', _source.type), ('key', _source.key), ('event_ts', _source.event_ts), ('priority', _source.priority), ('group', _source.group_key)) as t (in_, text)
     where strpos(lower(t.text), '{header:' || f.field || '}') > 0
   ) k
   order by 1, 2
@@ -277,6 +277,8 @@ begin
     perform agent_private.raise_invalid('keep_raw', 'is for a queue: the log keeps no raw bodies');
   elsif _source.priority is not null and _source.topic is not null then
     perform agent_private.raise_invalid('priority', 'is for a queue: the log has one order');
+  elsif _source.group_key is not null and _source.topic is not null then
+    perform agent_private.raise_invalid('group', 'is for a queue: the log has no groups');
   elsif _source.max_body < 1 then
     perform agent_private.raise_invalid('max_body', 'must be at least 1');
   elsif (_source.rate_per_second is null) <> (_source.rate_burst is null) or not _source.rate_per_second between 0.001 and 1e6

@@ -7,7 +7,7 @@ select distinct p.proname, a.grantee
 from pg_catalog.pg_proc p
 cross join pg_catalog.aclexplode(p.proacl) a
 where p.pronamespace in ('agent'::pg_catalog.regnamespace, 'agent_service'::pg_catalog.regnamespace)
-and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events')
+and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events', 'put_subscription_if_match', 'list_subscriptions')
 and a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
 
 drop function if exists agent.insert_event
@@ -19,6 +19,8 @@ drop function if exists agent_private.claim_events_of_types
 drop function if exists agent_service.ack_events(int8[], text[], jsonb[], text[]);
 drop function if exists agent_private.move_to_history(int8[], text, text, boolean, text[], jsonb[], text[], boolean);
 drop function if exists agent_private.leases_on_arrival(text[], interval[], interval[], jsonb[]);
+drop function if exists agent_service.put_subscription_if_match(text, json, int8, int4, interval, int8, int8[], boolean, text, text, int4);
+drop function if exists agent.list_subscriptions(int4, text, text, text[], text[]);
 drop function if exists agent_private.new_event
 ( int8, timestamptz, jsonb, timestamptz, text, interval, timestamptz, interval, text, text, text, int4, text, int4, timestamptz, jsonb, int8, jsonb, jsonb, text
 , int8
@@ -31,6 +33,20 @@ alter table agent.event
 , add turn_vt timestamptz                   -- of one that is not admitted: the vt that it gets with its turn
 , add admitted_at timestamptz               -- when its turn came; null: it had none to wait for
 , add in_total boolean                      -- its latest claim was counted against the limit of its queue
+;
+
+-- The groups of the events that these make.
+alter table agent.schedule
+  add group_key text                        -- null: none
+;
+alter table agent.subscription
+  add deliver_group_from text               -- key: the key of the publication; topic: its topic; else a JSON pointer into its payload; null: none
+;
+alter table agent.source
+  add group_key text                        -- a template; null: that of the kind
+;
+alter type agent.source_info
+  add attribute group_key text
 ;
 
 alter table agent.event_hist

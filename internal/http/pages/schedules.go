@@ -109,7 +109,7 @@ func (v *visit) preview(form page) (view, error) {
 func (v *visit) enteredSchedule(kept json.RawMessage) (client.NewSchedule, error) {
 	f := v.form.Get
 	s := client.NewSchedule{
-		Payload: kept, Name: f("name"), Owner: f("owner"), Queue: f("queue"), Topic: f("topic"), Type: f("type"), At: f("at"), RRule: f("rrule"), Cron: f("cron"),
+		Payload: kept, Name: f("name"), Owner: f("owner"), Queue: f("queue"), Topic: f("topic"), Type: f("type"), Group: f("group"), At: f("at"), RRule: f("rrule"), Cron: f("cron"),
 		Timezone: f("timezone"), Starts: f("starts"), Ends: f("ends"), Gap: f("gap"), Overlap: f("overlap"), Leap: f("leap"), Misfire: f("misfire"),
 	}
 	if f("event") != "" {
@@ -173,7 +173,7 @@ func (v *visit) schedulePatch(s *client.Schedule) (map[string]any, error) {
 		return nil, invalid("queue", "is missing: give a queue, or a topic")
 	}
 	for field, is := range map[string]string{
-		"name": s.Name, "queue": s.Queue, "topic": s.Topic, "type": s.Type, "at": s.At, "rrule": s.RRule, "cron": s.Cron, "timezone": s.Timezone,
+		"name": s.Name, "queue": s.Queue, "topic": s.Topic, "type": s.Type, "group": s.Group, "at": s.At, "rrule": s.RRule, "cron": s.Cron, "timezone": s.Timezone,
 		"starts": s.Starts, "ends": s.Ends, "gap": s.Gap, "overlap": s.Overlap, "leap": s.Leap, "misfire": s.Misfire,
 	} {
 		switch entered := v.form.Get(field); {

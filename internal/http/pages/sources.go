@@ -78,7 +78,7 @@ func changeSource(v *visit) (view, error) {
 // enteredSource returns the source that was entered, as the API takes it.
 func (v *visit) enteredSource() settings {
 	s := settings{}
-	s.texts(v, "kind", "queue", "topic", "type", "key", "event_ts", "priority", "header", "dedup_for", "tolerance", "keep_raw")
+	s.texts(v, "kind", "queue", "topic", "type", "key", "event_ts", "priority", "group", "header", "dedup_for", "tolerance", "keep_raw")
 	s.numbers(v, "max_body", "rate_limit/per_second", "rate_limit/burst")
 	if v.form.Get("kind") == "hmac" || v.form.Get("signature/header") != "" {
 		s.texts(v, "signature/header", "signature/algorithm", "signature/encoding", "signature/prefix", "signature/timestamp")
@@ -142,7 +142,7 @@ func (v *visit) setPaused(isPaused bool) error {
 			return err
 		}
 		_, err = v.api.PutSource(v.r.Context(), s.Name, client.SourceSettings{
-			Kind: s.Kind, Queue: s.Queue, Topic: s.Topic, Type: s.Type, Key: s.Key, EventTS: s.EventTS, Priority: s.Priority, Signature: s.Signature, Header: s.Header,
+			Kind: s.Kind, Queue: s.Queue, Topic: s.Topic, Type: s.Type, Key: s.Key, EventTS: s.EventTS, Priority: s.Priority, Group: s.Group, Signature: s.Signature, Header: s.Header,
 			DedupFor: s.DedupFor, Tolerance: s.Tolerance, KeepRaw: s.KeepRaw, Headers: s.Headers, MaxBody: s.MaxBody, RateLimit: s.RateLimit, Paused: isPaused,
 		}, s.Version)
 		if !errors.Is(err, client.ErrPreconditionFailed) || tries == 2 { // somebody else has changed it meanwhile
