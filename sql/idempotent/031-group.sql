@@ -431,11 +431,15 @@ set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
 set jit to off
 as $func$
+declare
+  _ids int8[];
 begin
   with due as
   ( update agent_private.group_wake w set at = _now where w.at > _now and w.at <= _highest returning w.event_id
   )
-  update agent.event e set turn_vt = _now from due d where e.id = d.event_id and e.flow = 4 and e.turn_vt > _now;
+  select array_agg(d.event_id) into _ids from due d where d.event_id > 0;
+  _ids = array(select e.id from agent.event e where e.id = any (_ids) order by e.id for update); -- as acks lock them
+  update agent.event e set turn_vt = _now where e.id = any (_ids) and e.flow = 4 and e.turn_vt > _now;
 end
 $func$;
 
@@ -1141,6 +1145,7 @@ set enable_bitmapscan to off
 as $func$
 declare
   _row agent.queue_group;
+  _ids int8[];
   _ends timestamptz[];
 begin
   perform pg_advisory_xact_lock(31321898691467264 + (hashtextextended(_queue || '/' || _group, 0) & 1023)); -- see lock_groups
@@ -1157,8 +1162,8 @@ begin
   set concurrency = excluded.concurrency, paused = excluded.paused, held_until = excluded.held_until, version = excluded.version, updated_at = excluded.updated_at
   returning g.* into strict _row;
   -- Two statements: one that has waited for a row does not find its new version by its place.
-  perform from agent.event e where e.queue = _queue and e.group_key = _group and e.flow <= 2 order by e.id for update;
-  update agent.event e set flow_version = null where e.queue = _queue and e.group_key = _group and e.flow <= 2;
+  _ids = array(select e.id from agent.event e where e.queue = _queue and e.group_key = _group and e.flow <= 2 order by e.id for update);
+  update agent.event e set flow_version = null where e.id = any (_ids); -- no others: those it would wait for, out of the order of their ids
   perform agent_private.withdraw_turns(_queue, array[_group]);
   _ends = array
   ( select e.vt from agent.event e
