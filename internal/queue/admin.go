@@ -33,7 +33,7 @@ func policy(ctx context.Context, p *pools, from string, args ...any) (Policy, er
 	c, err := shortCall(ctx, p, pg.CollectOne[columns], `
 		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at, delay, wait, group_from,
 			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, dead_letter_queue as dead_letters,
-			flow_concurrency, flow_total
+			flow_concurrency, flow_total, flow_order, flow_on_failed
 		from `+from, args...)
 	if c.BackoffKind != nil {
 		c.Backoff = &Backoff{*c.BackoffKind, c.BackoffBase, c.BackoffFactor, c.BackoffMax, c.BackoffJitter}
@@ -41,7 +41,7 @@ func policy(ctx context.Context, p *pools, from string, args ...any) (Policy, er
 	if c.DeadLetters != nil {
 		c.DeadLetter = &DeadLetter{*c.DeadLetters}
 	}
-	if c.Concurrency != nil || c.Total != nil {
+	if c.Flow != (Flow{}) {
 		c.Policy.Flow = &c.Flow
 	}
 	return c.Policy, err
@@ -65,7 +65,7 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 		object["dead_letter"] = map[string]string{"queue": p.DeadLetter.Queue}
 	}
 	if p.Flow != nil {
-		object["flow"] = map[string]*int{"concurrency": p.Flow.Concurrency, "total": p.Flow.Total}
+		object["flow"] = map[string]any{"concurrency": p.Flow.Concurrency, "total": p.Flow.Total, "order": p.Flow.Order, "on_failed": p.Flow.OnFailed}
 	}
 	if b := p.Backoff; b != nil {
 		backoff := map[string]any{"kind": b.Kind, "jitter": b.Jitter}

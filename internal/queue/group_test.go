@@ -3,6 +3,7 @@ package queue_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -465,5 +466,157 @@ func TestTheLongestLinesAreFoundAmongThousandsOfGroups(t *testing.T) {
 	}
 	if !slices.Equal(keys, []string{"long:concurrency"}) || pages != 5 {
 		t.Errorf("in %d pages, blocked are %v", pages, keys)
+	}
+}
+
+func TestAGroupInOrderHandsOutItsFirstUnfinishedEvent(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"order": true}`)
+	ids := b.insertGrouped(t, "q", "a", "a", "b", "", "a")
+	first := b.insertEvents(t, queue.InsertParams{Queue: "q", Group: "a", Priority: -5}, queue.InsertParams{Queue: "q", Group: "c", Priority: 3}, queue.InsertParams{Queue: "q", Group: "c"})
+	b.wantClaimed(t, "q", "at first", ids[0], ids[2], ids[3], first[1])
+	b.exec(t, `select agent.nack_event($1, null, '1 hour')`, ids[0])
+	b.wantClaimed(t, "q", "while the first one backs off")
+	if blocked := pgtest.Query[string](t, b.sql, `select format('%s %s', blocked_by ->> 'reason', blocked_by ->> 'event_id') from agent.list_groups('q', _group => 'a')`); blocked != fmt.Sprintf("order %d", ids[0]) {
+		t.Errorf("the group is blocked by %s", blocked)
+	}
+	b.exec(t, `select agent.run_event($1)`, ids[0])
+	b.wantClaimed(t, "q", "when its retry is due", ids[0])
+	b.exec(t, `update agent.event set receipt_hash = agent_private.token_hash('0123456789abcdef') where id = $1`, ids[0])
+	b.exec(t, `select agent.release_event($1::int8, $1::int8 || '.2.0123456789abcdef', '1 hour')`, ids[0])
+	b.wantClaimed(t, "q", "while it is released for later")
+	b.exec(t, `update agent.event set vt = now() where id = $1`, ids[0])
+	b.wantClaimed(t, "q", "when it is due", ids[0])
+	b.endLease(t, ids[0])
+	b.wantClaimed(t, "q", "when its lease is lost", ids[0])
+	b.exec(t, `select agent.delete_event($1)`, ids[0])
+	b.wantClaimed(t, "q", "after its ack", ids[1])
+	for _, want := range []int64{ids[4], first[0]} { // whatever the priority
+		b.exec(t, `select agent.delete_events(array_agg(id)) from agent.event where queue = 'q' and group_key = 'a' and attempts > 0`)
+		b.wantClaimed(t, "q", "after the one before", want)
+	}
+	b.exec(t, `select agent.delete_event($1)`, first[1])
+	b.wantClaimed(t, "q", "after the one of another priority", first[2])
+}
+
+func TestAnEventOfAGroupInOrderIsNotDelayed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"order": true}`)
+	for field, sql := range map[string]string{
+		"delay":          `select agent.insert_event('{}', 'q', '1 hour', _group => 'a')`,
+		"vt":             `select agent.insert_events(array['{}'::jsonb], array['q'], _vts => array[now() + interval '1 hour'], _options => array['{"group": "a"}'::jsonb])`,
+		"flow/order":     `select agent.put_queue('q', '{"delay": "1 s", "flow": {"order": true}}')`,
+		"flow/on_failed": `select agent.put_queue('q', '{"flow": {"concurrency": 1, "on_failed": "block"}}')`,
+	} {
+		_, err := b.sql.Exec(t.Context(), sql)
+		if pgErr, isAnswer := errors.AsType[*pgconn.PgError](err); !isAnswer || pgErr.Code != "QD003" || pgErr.ColumnName != field {
+			t.Errorf("%s: %v, want QD003 about %s", sql, err, field)
+		}
+	}
+	b.exec(t, `select agent.insert_event('{}', 'q', '0 s', _group => 'a')`)
+	b.exec(t, `select agent.insert_event('{}', 'q', '1 hour')`)
+	// A row that nobody has checked keeps its place while it is not due.
+	b.exec(t, `insert into agent.event (event, queue, group_key, vt) values ('{}', 'q', 'b', now() + interval '1 hour')`)
+	late := pgtest.Query[int64](t, b.sql, `select max(id) from agent.event`)
+	next := b.insertGrouped(t, "q", "b")
+	if n := len(b.claimSQL(t, "q")); n != 1 {
+		t.Errorf("claimed %d, want the event of a alone", n)
+	}
+	b.exec(t, `select agent.run_event($1)`, late)
+	b.wantClaimed(t, "q", "when it is due", late)
+	b.exec(t, `select agent.delete_event($1)`, late)
+	b.wantClaimed(t, "q", "after it", next[0])
+}
+
+func TestOrderHoldsAtOnceForWhatWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"concurrency": 3}`)
+	ids := b.insertGrouped(t, "q", "a", "a", "a", "a", "a")
+	b.exec(t, `select agent.claim_events('q', 2)`)
+	b.exec(t, `select agent.nack_event($1, null, '1 hour')`, ids[0])
+	b.limit(t, "q", `{"order": true}`)
+	b.wantClaimed(t, "q", "with one leased")
+	b.exec(t, `select agent.delete_event($1)`, ids[1])
+	b.wantClaimed(t, "q", "while the first one backs off")
+	b.exec(t, `select agent.run_event($1)`, ids[0])
+	b.wantClaimed(t, "q", "when it is due", ids[0])
+	b.limit(t, "q", `{"concurrency": 3}`)
+	b.wantClaimed(t, "q", "without order", ids[2], ids[3])
+	b.limit(t, "q", `{"order": true}`)
+	b.endLease(t, ids[3])
+	b.exec(t, `select agent.delete_events(array[$1, $2]::int8[])`, ids[0], ids[2])
+	b.wantClaimed(t, "q", "when a lease is lost that was given without order", ids[3])
+}
+
+func TestAFailedEventBlocksItsGroup(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.exec(t, `select agent.put_queue('q', '{"max_attempts": 1, "dead_letter": {"queue": "dead"}, "flow": {"order": true, "on_failed": "block"}}')`)
+	ids := b.insertGrouped(t, "q", "a", "a", "a", "b", "b")
+	b.wantClaimed(t, "q", "at first", ids[0], ids[3])
+	b.exec(t, `select agent.nack_event($1, null)`, ids[0]) // it fails
+	b.exec(t, `select agent.delete_event($1)`, ids[3])
+	b.wantClaimed(t, "q", "when the first one of a has failed", ids[4])
+	b.insertEvents(t, queue.InsertParams{Queue: "q", Group: "a"})
+	b.wantClaimed(t, "q", "with one more in a")
+	blocked := func() string {
+		return pgtest.Query[string](t, b.sql, `select coalesce(string_agg(format('%s %s %s', key, blocked_by ->> 'reason', blocked_by ->> 'event_id'), ', '), 'none') from agent.list_groups('q', _blocked => true)`)
+	}
+	if got := blocked(); got != fmt.Sprintf("a order %d", ids[0]) {
+		t.Errorf("blocked is %s", got)
+	}
+	copied := pgtest.Query[int64](t, b.sql, `select id from agent.requeue_event($1)`, ids[0])
+	b.wantClaimed(t, "q", "when it is requeued into its place", copied)
+	if got := blocked(); got != fmt.Sprintf("a order %d", copied) {
+		t.Errorf("while its copy is leased, blocked is %s", got)
+	}
+	b.exec(t, `select agent.nack_event($1, null)`, copied)
+	b.wantClaimed(t, "q", "when the copy has failed")
+	// The dead letter of the copy goes back to where it came from.
+	b.exec(t, `select agent.move_events('dead', 'q')`)
+	back := b.claimSQL(t, "q")
+	if from := pgtest.Query[int64](t, b.sql, `select dead_letter_of from agent.event where id = $1`, back[0]); len(back) != 1 || from != copied {
+		t.Fatalf("with the dead letter back, claimed %v, the dead letter of %d", back, from)
+	}
+	b.exec(t, `select agent.delete_event($1)`, back[0])
+	b.wantClaimed(t, "q", "when that is done", ids[1])
+
+	// One that was claimed and expires blocks, until it is acked after all.
+	receipt := pgtest.Query[string](t, b.sql, `select id || '.' || attempts || '.' from agent.event where id = $1`, ids[1])
+	b.exec(t, `update agent.event set receipt_hash = agent_private.token_hash('0123456789abcdef') where id = $1`, ids[1])
+	b.endLease(t, ids[1])
+	b.exec(t, `select agent.put_queue('q', '{"max_attempts": 1, "flow": {"order": true, "on_failed": "block"}}')`)
+	b.exec(t, `select agent.delete_expired_events(1, null)`)
+	b.wantClaimed(t, "q", "when it has expired")
+	if got := blocked(); got != fmt.Sprintf("a order %d", ids[1]) {
+		t.Errorf("blocked is %s", got)
+	}
+	b.exec(t, `select agent.delete_event($1, $2)`, ids[1], receipt+"0123456789abcdef")
+	b.wantClaimed(t, "q", "when it is acked after all", ids[2])
+
+	// Cancelled events block nothing, nor do those that expire before anybody has claimed them.
+	b.exec(t, `select agent.delete_events(array_agg(id)) from agent.event where queue = 'q'`)
+	ids = b.insertGrouped(t, "q", "c", "c", "c", "c")
+	b.exec(t, `select agent.delete_event($1)`, ids[0])
+	b.exec(t, `update agent.event set expires_at = now() where id = $1`, ids[1])
+	b.exec(t, `select agent.delete_expired_events(1, null)`)
+	b.wantClaimed(t, "q", "after one that was cancelled and one that has expired", ids[2])
+	b.exec(t, `select agent.nack_event($1, null)`, ids[2])
+	b.wantClaimed(t, "q", "when the next one has failed")
+	for _, want := range []bool{true, false} {
+		if was := pgtest.Query[bool](t, b.sql, `select agent.unblock_group('q', 'c')`); was != want {
+			t.Errorf("unblocked: %v", was)
+		}
+	}
+	b.wantClaimed(t, "q", "unblocked", ids[3])
+	b.exec(t, `select agent.nack_event($1, null)`, ids[3])
+	ids = b.insertGrouped(t, "q", "c")
+	b.limit(t, "q", `{"order": true}`)
+	b.wantClaimed(t, "q", "when failures block no more", ids[0])
+	if left := pgtest.Query[int64](t, b.sql, `select count(*) from agent_private.group_block`); left != 0 {
+		t.Errorf("%d blocks are left", left)
 	}
 }

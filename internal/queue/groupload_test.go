@@ -19,7 +19,7 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-// The limits of groups hold at every instant, and nothing is left behind, whatever callers do at once: they insert, claim, ack, nack, release, extend and
+// The limits and the order of groups hold at every instant, and nothing is left behind, whatever callers do at once: they insert, claim, ack, nack, release, extend and
 // forget events, in short and long transactions, some of which are rolled back, and lose their connections; limits change, groups are paused and held, events are moved.
 //
 // A trigger records each change of agent.event with the database's clock. The promises are checked from that record, from the outside.
@@ -32,6 +32,7 @@ type limitedQueue struct {
 	name, flow         string
 	groups             int // how many there are; 0: its events have none
 	concurrency, total int // 0: none, or others from time to time
+	order, blocks      bool
 }
 
 var limitedQueues = []limitedQueue{
@@ -43,21 +44,33 @@ var limitedQueues = []limitedQueue{
 	{name: "held", flow: `{"concurrency": 2}`, groups: 3, concurrency: 2},
 	{name: "once", flow: `{"concurrency": 1}`, groups: 1 << 40, concurrency: 1}, // nothing else ever happens to a group
 	{name: "free", flow: `null`, groups: 3},
+	{name: "ordered", flow: `{"order": true}`, groups: 5, concurrency: 1, order: true},
+	{name: "strict", flow: `{"order": true, "on_failed": "block"}`, groups: 5, concurrency: 1, order: true, blocks: true},
 }
 
 const groupRecorder = `
 create schema group_check;
 create table group_check.log
-(seq int8 generated always as identity, at timestamptz, op text, id int8, queue text, key text, attempts int4, vt timestamptz, is_nacked boolean);
+(seq int8 generated always as identity, at timestamptz, op text, id int8, queue text, key text, attempts int4, vt timestamptz, is_nacked boolean, began timestamptz, tx int8);
+create table group_check.posted (tx int8, at timestamptz); -- transactions that a poster knows to be committed
+create table group_check.block (seq int8 generated always as identity, at timestamptz, queue text, key text, copy int8, is_gone boolean);
 create table group_check.change (at timestamptz, queue text, key text, what text, value text);
 create function group_check.record() returns trigger language plpgsql set search_path to pg_catalog as $$
 declare
   r agent.event = case when tg_op = 'DELETE' then old else new end;
 begin
-  insert into group_check.log (at, op, id, queue, key, attempts, vt, is_nacked)
-  values (clock_timestamp(), tg_op, r.id, r.queue, coalesce(r.group_key, ''), r.attempts, r.vt, r.nacked_at is not null);
+  insert into group_check.log (at, op, id, queue, key, attempts, vt, is_nacked, began, tx)
+  values (clock_timestamp(), tg_op, r.id, r.queue, coalesce(r.group_key, ''), r.attempts, r.vt, r.nacked_at is not null, statement_timestamp(), txid_current());
   return null;
 end $$;
+create function group_check.record_block() returns trigger language plpgsql set search_path to pg_catalog as $$
+declare
+  r agent_private.group_block = case when tg_op = 'DELETE' then old else new end;
+begin
+  insert into group_check.block (at, queue, key, copy, is_gone) values (clock_timestamp(), r.queue, r.key, r.requeued_as, tg_op = 'DELETE');
+  return null;
+end $$;
+create trigger record after insert or update or delete on agent_private.group_block for each row execute function group_check.record_block();
 create trigger record after insert or update or delete on agent.event for each row execute function group_check.record();
 `
 
@@ -108,6 +121,7 @@ func (l *groupLoad) session(name string, stop chan struct{}, run func(ctx contex
 		pgErr, isAnswer := errors.AsType[*pgconn.PgError](err)
 		switch {
 		case err == nil, !isAnswer, pgErr.Code == "57P01": // terminated
+		case pgErr.Code == "QD003" && pgErr.ColumnName == "delay": // its groups are in order just now
 		case pgErr.Code == "40P01":
 			l.fault("%s: deadlock: %s (%s)", name, pgErr.Detail, pgErr.Where)
 		default:
@@ -157,7 +171,7 @@ func (l *groupLoad) post(random *rand.Rand) func(context.Context, *pgx.Conn) err
 						group = "null"
 					}
 					var delay *string
-					if random.IntN(20) == 0 {
+					if random.IntN(20) == 0 && !q.order {
 						delay = new(fmt.Sprintf("%d ms", random.IntN(500)))
 					}
 					events, options, delays = append(events, `{}`), append(options, fmt.Sprintf(`{"group": %s, "type": "t%d"}`, group, random.IntN(3))), append(delays, delay)
@@ -179,7 +193,13 @@ func (l *groupLoad) post(random *rand.Rand) func(context.Context, *pgx.Conn) err
 			if random.IntN(25) == 0 {
 				err = tx.Rollback(ctx)
 			} else {
-				err = tx.Commit(ctx)
+				var id int64
+				if err = tx.QueryRow(ctx, `select txid_current()`).Scan(&id); err == nil {
+					err = tx.Commit(ctx)
+				}
+				if err == nil && q.order {
+					_, err = db.Exec(ctx, `insert into group_check.posted values ($1, clock_timestamp())`, id)
+				}
 			}
 			if err != nil {
 				return err
@@ -199,11 +219,14 @@ func (l *groupLoad) change(random *rand.Rand) func(context.Context, *pgx.Conn) e
 			case <-time.After(rand.N(200 * time.Millisecond)):
 			}
 			var statements []string
-			switch random.IntN(6) {
+			switch random.IntN(7) {
 			case 0:
 				flow := fmt.Sprintf(`{"concurrency": %d}`, 1+random.IntN(5))
-				if random.IntN(5) == 0 {
+				switch random.IntN(5) {
+				case 0:
 					flow = "null"
+				case 1:
+					flow = `{"concurrency": 1, "order": true}`
 				}
 				statements = []string{
 					`insert into group_check.change values (clock_timestamp(), 'changing', null, 'before', '` + flow + `')`,
@@ -237,6 +260,11 @@ func (l *groupLoad) change(random *rand.Rand) func(context.Context, *pgx.Conn) e
 				statements = []string{`select * from agent_service.prune_groups('', '')`, `select agent.purge_queue('once', 3)`}
 			case 5:
 				statements = []string{`select agent.delete_expired_events(_max_attempts => 1000, _max_vt_age => null)`, `select agent.run_queue('few', 10)`}
+			case 6: // stopped groups go on
+				statements = []string{`select agent.requeue_event(event_id) from agent_private.group_block where requeued_as is null order by random() limit 1`}
+				if random.IntN(3) == 0 {
+					statements = []string{unblockAll}
+				}
 			}
 			for _, statement := range statements {
 				if _, err := db.Exec(ctx, statement); err != nil {
@@ -247,10 +275,14 @@ func (l *groupLoad) change(random *rand.Rand) func(context.Context, *pgx.Conn) e
 	}
 }
 
+// unblockAll has all groups go on that have stopped for an event that failed.
+const unblockAll = `select agent.unblock_group(b.queue, b.key) from (select distinct queue, key from agent_private.group_block) b`
+
 // groupClaim is a claim of the load.
 type groupClaim struct {
 	id      int64
 	receipt string
+	queue   string
 }
 
 func (l *groupLoad) take(ctx context.Context, db interface {
@@ -261,11 +293,11 @@ func (l *groupLoad) take(ctx context.Context, db interface {
 	if n%3 == 0 {
 		types = []string{fmt.Sprintf("t%d", rand.IntN(3))}
 	}
-	rows, err := db.Query(ctx, `select e.id, agent.receipt(e) from agent.claim_events($1, $2, _invisible_for => $3, _types => $4) e`, queue, n, groupLoadLease, types)
+	rows, err := db.Query(ctx, `select e.id, agent.receipt(e), e.queue from agent.claim_events($1, $2, _invisible_for => $3, _types => $4) e`, queue, n, groupLoadLease, types)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (c groupClaim, err error) { return c, r.Scan(&c.id, &c.receipt) })
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (c groupClaim, err error) { return c, r.Scan(&c.id, &c.receipt, &c.queue) })
 }
 
 func acked(ctx context.Context, db interface {
@@ -355,6 +387,12 @@ func (l *groupLoad) consume(random *rand.Rand) func(context.Context, *pgx.Conn) 
 					}
 				case 6:
 					err = exec(`select agent.delete_event($1, $2)`, c.id, c.receipt)
+				case 7: // it fails
+					if c.queue == "strict" {
+						err = exec(`select agent.nack_event($1, $2, _final => true)`, c.id, c.receipt)
+					} else {
+						err = acked(ctx, db, c)
+					}
 				default:
 					err = acked(ctx, db, append(claims, c)...)
 					claims = nil
@@ -417,6 +455,9 @@ func runGroupLoad(t *testing.T, events int, breakage ...string) []string {
 	left, before, since := int64(-1), int64(-1), time.Now()
 	for left != 0 && time.Since(since) < 5*time.Second {
 		sleep(chaos, 100*time.Millisecond)
+		if _, err := l.sql.Exec(t.Context(), unblockAll); err != nil {
+			l.fault("ending the blocks: %v", err)
+		}
 		if left = pgtest.Query[int64](t, l.sql, `select count(*) from agent.event`); left != before {
 			before, since = left, time.Now()
 		}
@@ -496,6 +537,7 @@ func (l *groupLoad) verify() {
 		}
 		l.t.Logf("%s: %d claims", q.name, len(byQueue[q.name]))
 	}
+	l.checkOrder()
 	limits := l.limitsOfChanging()
 	paused := l.pauses()
 	for of, spans := range byGroup {
@@ -518,6 +560,54 @@ func (l *groupLoad) verify() {
 			}
 		}
 	}
+}
+
+// checkOrder checks that of each group in order the events were claimed one after the other: none while one was unfinished that has a lower id and whose insert had returned
+// before that of the other began, none while the group was stopped, and none before the copy of the event that it was stopped for.
+func (l *groupLoad) checkOrder() {
+	rows, err := l.sql.Query(l.t.Context(), `
+		with event as
+		( select l.id, l.queue, l.key, min(l.began) filter (where l.op = 'INSERT') as began, min(p.at) as posted, max(l.at) filter (where l.op = 'DELETE') as ended
+		  from group_check.log l
+		  left join group_check.posted p on p.tx = l.tx and l.op = 'INSERT'
+		  where l.queue in ('ordered', 'strict') and l.key <> ''
+		  group by 1, 2, 3
+		)
+		, claimed as
+		( select c.id, c.queue, c.key, c.at
+		  from (select l.*, lag(l.attempts) over (partition by l.id order by l.seq) as before from group_check.log l where l.op <> 'DELETE') c
+		  where c.attempts > c.before and c.queue in ('ordered', 'strict') and c.key <> ''
+		)
+		, block as
+		( select b.*, coalesce(lead(b.at) over (partition by b.queue, b.key order by b.seq), 'infinity') as until from group_check.block b
+		)
+		select format('the event %s of the group %s of %s was claimed at %s, before the event %s was finished', c.id, c.key, c.queue, c.at, x.id)
+		from claimed c
+		join event y on y.id = c.id
+		join event x on x.queue = y.queue and x.key = y.key and x.id < y.id and x.posted < y.began and coalesce(x.ended, 'infinity') > c.at
+		where not exists (select from agent.event_hist h where h.id = y.id and h.requeued_from is not null) -- it took the place of another one
+		union all
+		select format('the event %s of the group %s of %s was claimed at %s, while the group was stopped', c.id, c.key, c.queue, c.at)
+		from claimed c
+		join block b on b.queue = c.queue and b.key = c.key and c.at > b.at and c.at < b.until and not b.is_gone and b.copy is null
+		union all
+		select format('the event %s of the group %s of %s was claimed at %s, before the copy %s of one that had failed', c.id, c.key, c.queue, c.at, b.copy)
+		from claimed c
+		join block b on b.queue = c.queue and b.key = c.key and c.at > b.at and c.at < b.until and not b.is_gone
+		join event x on x.id = b.copy and coalesce(x.ended, 'infinity') > c.at and x.id <> c.id`)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	faults, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for i, fault := range faults {
+		if i < 5 {
+			l.fault("%s", fault)
+		}
+	}
+	l.t.Logf("%d times a group has stopped", pgtest.Query[int64](l.t, l.sql, `select count(*) from group_check.block where not is_gone and copy is null`))
 }
 
 // mostAtOnce returns the highest number of leases that share an instant.
@@ -659,6 +749,18 @@ func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
 				end $$`,
 				`create trigger no_wake before insert on agent_private.group_wake for each row execute function group_check.no_wake()`,
 			}, "events are left",
+		},
+		"an event inserted into a group in order while another one is unfinished": {
+			[]string{brokenFunction("admit_new_events", `when q.flow_order then case`, `when false then case`)}, "was finished",
+		},
+		"a place lost by a retry": {
+			[]string{
+				brokenFunction("return_slot", `and not (q.flow_order and e.flow_version is not distinct from q.flow_version)`, ``),
+				brokenFunction("first_in_order", `least(_first, _id)`, `_first`),
+			}, "was finished",
+		},
+		"a group that does not stop": {
+			[]string{brokenFunction("first_in_order", `if _copy is null then`, `if false then`)}, "was stopped",
 		},
 		"the total counted before its lock": {
 			[]string{brokenFunction("begin_limited_claim", `for no key update;`, `;`)}, "leases of the queue",

@@ -33,8 +33,9 @@ type GroupSettings struct {
 // Block says what an event waits for that could be claimed by its time.
 type Block struct {
 	Reason BlockReason `json:"reason"`
-	Limit  *int        `json:"limit,omitempty"` // of BlockedByConcurrency and BlockedByTotal
-	Until  *time.Time  `json:"until,omitempty"` // of BlockedByHold
+	Limit  *int        `json:"limit,omitempty"`    // of BlockedByConcurrency and BlockedByTotal
+	Until  *time.Time  `json:"until,omitempty"`    // of BlockedByHold
+	ID     *int64      `json:"event_id,omitempty"` // of BlockedByOrder: the first event, which is unfinished, or the one for which the group has stopped
 }
 
 // BlockReason is the kind of a Block.
@@ -45,6 +46,7 @@ const (
 	BlockedByQueue       BlockReason = "queue_paused" // the queue is paused
 	BlockedByPause       BlockReason = "paused"       // the group is
 	BlockedByHold        BlockReason = "hold"         // the group is held until a time
+	BlockedByOrder       BlockReason = "order"        // another event of the group comes first, or the group has stopped
 	BlockedByConcurrency BlockReason = "concurrency"  // as many of the group are leased as may be
 	BlockedByTotal       BlockReason = "total"        // as many of the queue are leased as may be
 )

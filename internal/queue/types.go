@@ -332,11 +332,22 @@ type DeadLetter struct {
 	Queue string // where their dead letters go; it has no dead letters of its own
 }
 
-// Flow limits how many events are leased at once. The limits hold at every instant, whoever claims; a change takes no lease from anybody.
+// Flow limits which events are leased at once. The limits hold at every instant, whoever claims; a change takes no lease from anybody.
 type Flow struct {
-	Concurrency *int `db:"flow_concurrency"` // of each group, 1 to MaxConcurrency; nil: any number
-	Total       *int `db:"flow_total"`       // of the queue, 1 to MaxConcurrency; nil: any number
+	Concurrency *int      `db:"flow_concurrency"` // of each group, 1 to MaxConcurrency; nil: any number
+	Total       *int      `db:"flow_total"`       // of the queue, 1 to MaxConcurrency; nil: any number
+	Order       bool      `db:"flow_order"`       // of a group, only the first unfinished event can be claimed, by id
+	OnFailed    *OnFailed `db:"flow_on_failed"`   // of groups in order; nil: ContinueOnFailed, or there is no order
 }
+
+// What becomes of a group in order when one of its events ends without success: it fails, or it expires after it was claimed.
+const (
+	ContinueOnFailed OnFailed = "continue" // the next one has its turn
+	BlockOnFailed    OnFailed = "block"    // none has, until that one is requeued into its place, or the group is unblocked
+)
+
+// OnFailed says what becomes of a group in order behind an event that failed.
+type OnFailed string
 
 // MaxConcurrency is the highest limit that a Flow may have.
 const MaxConcurrency = 10_000

@@ -74,8 +74,8 @@ end;
 -- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else after the delay of its queue's policy, or at once. A null _event_ts is taken from the
 -- payload, see agent_private.event_ts. The same _key again in the same queue, within _key_retention, returns the id of the first event,
 -- or raises QD005 if anything but _meta differs; with _on_duplicate 'first' it returns that id whatever differs. _meta goes along with
--- the event: an object of at most 16 KiB. In a queue with limits of groups, an event of a _group, 1 to 255 bytes, waits for its turn. One without has the group
--- that the policy of its queue finds in it, if any: see agent_private.group_at.
+-- the event: an object of at most 16 KiB. In a queue with limits of groups, an event of a _group, 1 to 255 bytes, waits for its turn; where groups are in order,
+-- it cannot be delayed: QD003. One without has the group that the policy of its queue finds in it, if any: see agent_private.group_at.
 create or replace function agent.insert_event
 ( _event jsonb
 , _queue text default 'default'
@@ -109,6 +109,9 @@ begin
   end if;
   if _delay is not null or _vt is not null then
     perform agent_private.check_event_times(array[_delay], array[_vt]);
+    if _group is not null then
+      perform agent_private.check_order(array[_queue], array[_delay], array[_vt], array[jsonb_build_object('group', _group)]);
+    end if;
   end if;
   if _event_ts is not null or _on_duplicate <> 'match' then
     perform agent_private.check_insert_options(_event_ts, _on_duplicate);
@@ -224,6 +227,9 @@ begin
   end if;
   if _options is not null then
     perform agent_private.check_event_options(_options);
+    if _delays is not null or _vts is not null then
+      perform agent_private.check_order(_queues, _delays, _vts, _options);
+    end if;
     if exists (select from unnest(_options) as o (option) where o.option ? 'key') then
       return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _requested, _key_retention, _hashes);
       return;
@@ -389,6 +395,27 @@ begin
       perform agent_private.raise_invalid('vt', 'must be finite');
     end if;
   end loop;
+end
+$func$;
+
+-- Raises QD003 for events of groups in order that are delayed: all behind them would wait, too.
+create or replace function agent_private.check_order(_queues text[], _delays interval[], _vts timestamptz[], _options jsonb[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _queue text;
+  _vt timestamptz;
+begin
+  select q.name, n.vt into _queue, _vt
+  from unnest(_queues, _delays, _vts, _options) as n (queue, delay, vt, option)
+  join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_order
+  where n.option ->> 'group' is not null and (n.delay > interval '0' or n.vt > clock_timestamp())
+  limit 1;
+  if found then
+    perform agent_private.raise_invalid(case when _vt is null then 'delay' else 'vt' end, 'must not be given for an event of a group in the queue ' || _queue || ', which keeps the order of groups');
+  end if;
 end
 $func$;
 

@@ -100,6 +100,9 @@ begin
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
   and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
   returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)], null::timestamptz;
+  if found and exists (select from agent.queue q where q.flow_on_failed = 'block') then
+    perform agent_private.unblock_acked(_ids);
+  end if;
 
   -- The other events are in history with this receipt, or the lease was lost, or there is no such event.
   perform agent_private.confirm_durably();
@@ -559,6 +562,7 @@ $func$;
 -- receipt of its latest claim, and one for which _allowed says so (see ack_events) only if its queue is one of these. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
 -- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time since the claim.
 -- With the outcomes failed and expired it inserts dead letters, see insert_dead_letters: the caller has the events locked then, and gives no receipts.
+-- With these outcomes it stops the groups of queues in which a failure stops groups, too.
 -- Without receipts it frees the slots of limits that the events have; else the caller does.
 create or replace function agent_private.move_to_history
 ( _ids int8[]
@@ -591,6 +595,9 @@ declare
 begin
   if _outcome in ('failed', 'expired') and exists (select from agent.queue q where q.dead_letter_queue is not null) then
     select d.ids, d.faults into strict _dead_letters, _faults from agent_private.insert_dead_letters(_ids, _outcome, _error, _notify) d;
+  end if;
+  if _outcome in ('failed', 'expired') and exists (select from agent.queue q where q.flow_on_failed = 'block') then
+    perform agent_private.block_groups(_ids, _outcome);
   end if;
   if _receipts is null and _hashes is null then -- apart: the rest is a query
     if exists (select from agent.queue q where q.flow_version is not null or q.flow_total is not null) then

@@ -43,9 +43,14 @@ begin
   if jsonb_typeof(_flow) <> 'object' then
     perform agent_private.raise_invalid('flow', 'must be a JSON object');
   end if;
-  for _unknown in select p from jsonb_object_keys(_flow) p where p not in ('concurrency', 'total') loop
+  for _unknown in select p from jsonb_object_keys(_flow) p where p not in ('concurrency', 'total', 'order', 'on_failed') loop
     perform agent_private.raise_invalid('flow', 'must not have ' || quote_literal(_unknown));
   end loop;
+  if coalesce(jsonb_typeof(_flow -> 'order'), 'null') not in ('boolean', 'null') then
+    perform agent_private.raise_invalid('flow/order', 'must be true or false');
+  elsif coalesce(_flow ->> 'on_failed', 'continue') not in ('continue', 'block') then
+    perform agent_private.raise_invalid('flow/on_failed', 'must be continue or block');
+  end if;
 
   _row.name = _name;
   _row.max_attempts = (_policy ->> 'max_attempts')::int4;
@@ -63,6 +68,8 @@ begin
   _row.group_from = agent_private.check_pointer('group_from', _policy ->> 'group_from');
   _row.flow_concurrency = agent_private.check_limit('flow/concurrency', _flow -> 'concurrency');
   _row.flow_total = agent_private.check_limit('flow/total', _flow -> 'total');
+  _row.flow_order = coalesce((_flow ->> 'order')::boolean, false);
+  _row.flow_on_failed = case when _row.flow_order then coalesce(_flow ->> 'on_failed', 'continue') end;
   _row.updated_at = clock_timestamp();
   _row.resumed_at = case when not _row.paused then _row.updated_at end; -- used only if the queue was paused
   if _row.max_attempts < 1 then
@@ -91,6 +98,10 @@ begin
     perform agent_private.raise_invalid('delay', 'must not be negative, and at most ten years');
   elsif _row.wait < interval '0' or _row.wait > interval '60 seconds' then
     perform agent_private.raise_invalid('wait', 'must be 0 to 60 seconds');
+  elsif _row.flow_order and _row.delay > interval '0' then
+    perform agent_private.raise_invalid('flow/order', 'must not be with a delay of the queue, as events of its groups have none');
+  elsif not _row.flow_order and _flow ->> 'on_failed' is not null then
+    perform agent_private.raise_invalid('flow/on_failed', 'is for groups in order: set order, too');
   end if;
   if _row.dead_letter_queue is not null then
     perform agent_private.lock_queue(_row.dead_letter_queue, _is_shared => true); -- before the row, as a deletion does
@@ -104,17 +115,17 @@ begin
   end if;
   _had_total = exists (select from agent.queue q where q.name = _name and q.flow_total is not null);
   _row.version = agent_private.next_version(0);
-  _row.flow_version = case when _row.flow_concurrency is not null then agent_private.next_version(0) end;
+  _row.flow_version = case when agent_private.has_turns(_row) then agent_private.next_version(0) end;
   insert into agent.queue as q select _row.*
   on conflict (name) do update
-  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, group_from, updated_at, resumed_at, flow_concurrency, flow_total, flow_version)
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, group_from, updated_at, resumed_at, flow_concurrency, flow_total, flow_order, flow_on_failed, flow_version)
     = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
       , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.dead_letter_queue, excluded.delay, excluded.wait, excluded.group_from, excluded.updated_at
       , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
-      , excluded.flow_concurrency, excluded.flow_total
+      , excluded.flow_concurrency, excluded.flow_total, excluded.flow_order, excluded.flow_on_failed
       , case
-          when q.flow_concurrency is not distinct from excluded.flow_concurrency then q.flow_version
-          when q.flow_version is not null or excluded.flow_concurrency is not null then agent_private.next_version(coalesce(q.flow_version, 0))
+          when row(q.flow_concurrency, q.flow_order, q.flow_on_failed) is not distinct from row(excluded.flow_concurrency, excluded.flow_order, excluded.flow_on_failed) then q.flow_version
+          when q.flow_version is not null or excluded.flow_version is not null then agent_private.next_version(coalesce(q.flow_version, 0))
         end
       )
   where not _if_absent
@@ -124,6 +135,9 @@ begin
   end if;
   if _row.flow_total is not null and not _had_total then
     perform agent_private.count_leases(_name);
+  end if;
+  if _row.flow_on_failed is distinct from 'block' then
+    delete from agent_private.group_block b where b.queue = _name;
   end if;
   perform agent.notify_queues(array[_name]); -- its events may be claimable now, and processes remember for how long claims wait
   perform agent_private.record_audit('queue.put', _name, _policy);
@@ -139,9 +153,9 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.group_from, new.flow_concurrency, new.flow_total)
+  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.group_from, new.flow_concurrency, new.flow_total, new.flow_order, new.flow_on_failed)
     is distinct from
-    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.group_from, old.flow_concurrency, old.flow_total)
+    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.group_from, old.flow_concurrency, old.flow_total, old.flow_order, old.flow_on_failed)
   then
     new.version = agent_private.next_version(old.version);
   end if;
@@ -189,6 +203,7 @@ begin
   if not found then
     _row.name = _name;
     _row.paused = false;
+    _row.flow_order = false;
   end if;
   return _row;
 end
@@ -309,6 +324,7 @@ begin
   delete from agent.queue q where q.name = _queue;
   delete from agent.queue_group g where g.queue = _queue;
   delete from agent_private.group_wake w where w.queue = _queue;
+  delete from agent_private.group_block b where b.queue = _queue;
   perform agent.notify_queues(array[_queue], 'deleted');
   perform agent_private.record_audit('queue.delete', _queue, jsonb_build_object('purged', purged));
   is_deleted = true;

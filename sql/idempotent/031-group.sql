@@ -14,6 +14,9 @@
 -- 3. Nobody waits for the lock of a group, but who changes what is set for the group. It is taken with "skip locked"; who does not get it leaves a wake. So inserts,
 --    acks and claims neither deadlock nor wait for a long transaction.
 --
+-- In a queue with flow_order one event of a group is admitted at a time, the first by its id of all that are unfinished: one that is not due yet, too, so that a retry keeps its
+-- place. Where on_failed is 'block', a row in agent_private.group_block stands for an event that failed, and no other is admitted until it is gone.
+--
 -- The lateral subqueries keep the planner from searching by the queue alone, as it does while a table seems empty.
 
 -- The vt of an event that waits for its turn. What an event has as its vt is the earliest time at which it can be claimed, and for these nobody knows it. Inlined,
@@ -23,8 +26,14 @@ returns timestamptz
 language sql immutable parallel safe
 return timestamptz '9999-12-31 00:00:00+00';
 
+-- Whether a policy has events of groups wait for their turns. Inlined, like agent.receipt.
+create or replace function agent_private.has_turns(_policy agent.queue)
+returns boolean
+language sql immutable parallel safe
+return _policy.flow_concurrency is not null or _policy.flow_order;
+
 -- The event of a group as its row is when it comes into its queue, for the trigger check_event: claimable in a queue where groups need no turn, else waiting, with
--- a wake. One with flow 3 waits and leaves none: its group is locked. Raises QD003 for a key that no group has.
+-- a wake. One with flow 3 waits and leaves none: its group is locked. A copy of an event for which its group is stopped takes the place of that. Raises QD003 for a key that no group has.
 create or replace function agent_private.enter_group(_event agent.event)
 returns agent.event
 language plpgsql volatile
@@ -33,6 +42,7 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   _is_delayed boolean;
+  _on_failed text;
 begin
   if not octet_length(_event.group_key) between 1 and 255 then
     perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
@@ -50,10 +60,14 @@ begin
   _event.flow = 1;
   _event.flow_version = null;
   _event.turn_vt = null;
-  if _event.vt > _now and _event.attempts > 0 and _event.nacked_at is null
-    or not exists (select from agent.queue q where q.name = _event.queue and q.flow_version is not null)
-  then
+  if _event.vt > _now and _event.attempts > 0 and _event.nacked_at is null then
     return _event;
+  end if;
+  select q.flow_on_failed into _on_failed from agent.queue q where q.name = _event.queue and q.flow_version is not null;
+  if not found then
+    return _event;
+  elsif _on_failed = 'block' and num_nonnulls(_event.requeued_from, _event.dead_letter_of) > 0 then
+    perform agent_private.take_blocked_place(_event);
   end if;
   if _event.attempts > 0 and _event.nacked_at is null then -- its lease has ended
     _event.past_attempts = agent_private.append_attempt(_event.past_attempts, _event.attempts, _event.worker, _event.vt, 'lease_ended');
@@ -152,45 +166,193 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
+  _version int8;
+  _concurrency int4;
+  _order boolean = false;
+  _on_failed text;
   _chosen int8;
 begin
-  with room as materialized
-  ( select k.key, q.flow_version
-    , case
-        when m.most is null then 1000
-        else m.most - (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow <= 2 limit m.most) as e)
-      end as free
-    from unnest(_locked) as k (key)
-    cross join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g
-    left join agent.queue q on q.name = _queue
-    cross join lateral (values (coalesce(g.concurrency, q.flow_concurrency))) as m (most)
-    where not g.paused and (g.held_until is null or g.held_until <= _now)
-  )
-  , chosen as materialized
-  ( select w.id, r.flow_version
-    from room r
-    cross join lateral
+  select q.flow_version, q.flow_concurrency, q.flow_order, q.flow_on_failed into _version, _concurrency, _order, _on_failed from agent.queue q where q.name = _queue;
+  if _order then
+    with chosen as materialized
+    ( select agent_private.first_in_order(_queue, k.key, _on_failed = 'block') as id
+      from unnest(_locked) as k (key)
+      cross join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g
+      where not g.paused and (g.held_until is null or g.held_until <= _now)
+    )
+    , taken as
+    ( update agent.event e
+      set flow = 1, flow_version = _version, vt = e.turn_vt, turn_vt = null, admitted_at = _now
+      from (select e.ctid from chosen c join agent.event e on e.id = c.id and e.flow > 2 for update of e skip locked) as l (place)
+      where e.ctid = l.place
+      returning e.vt
+    )
+    select (select count(c.id) from chosen c), count(*), min(t.vt) into _chosen, admitted, vt from taken t;
+  else
+    with room as materialized
+    ( select k.key
+      , case
+          when m.most is null then 1000
+          else m.most - (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow <= 2 limit m.most) as e)
+        end as free
+      from unnest(_locked) as k (key)
+      cross join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g
+      cross join lateral (values (coalesce(g.concurrency, _concurrency))) as m (most)
+      where not g.paused and (g.held_until is null or g.held_until <= _now)
+    )
+    , chosen as materialized
     ( select w.id
-      from agent.event w
-      where w.queue = _queue and w.group_key = r.key and w.flow = 3
-      order by w.priority, w.id
-      limit r.free
-    ) as w
-    where r.free > 0
-  )
-  , taken as
-  ( update agent.event e
-    set flow = 1, flow_version = l.flow_version, vt = e.turn_vt, turn_vt = null, admitted_at = _now
-    from
-    ( select e.ctid, c.flow_version from chosen c join agent.event e on e.id = c.id and e.flow = 3 for update of e skip locked
-    ) as l (place, flow_version)
-    where e.ctid = l.place
-    returning e.vt
-  )
-  select (select count(*) from chosen), count(*), min(t.vt) into _chosen, admitted, vt from taken t;
+      from room r
+      cross join lateral
+      ( select w.id
+        from agent.event w
+        where w.queue = _queue and w.group_key = r.key and w.flow = 3
+        order by w.priority, w.id
+        limit r.free
+      ) as w
+      where r.free > 0
+    )
+    , taken as
+    ( update agent.event e
+      set flow = 1, flow_version = _version, vt = e.turn_vt, turn_vt = null, admitted_at = _now
+      from (select e.ctid from chosen c join agent.event e on e.id = c.id and e.flow = 3 for update of e skip locked) as l (place)
+      where e.ctid = l.place
+      returning e.vt
+    )
+    select (select count(*) from chosen), count(*), min(t.vt) into _chosen, admitted, vt from taken t;
+  end if;
   if admitted < _chosen or _chosen >= 1000 then -- somebody has one of them locked, or there are more
     insert into agent_private.group_wake (queue, key, at)
     select _queue, k.key, clock_timestamp() + case when admitted < _chosen then interval '5 ms' else interval '0' end from unnest(_locked) as k (key);
+  end if;
+end
+$func$;
+
+-- The event of a group in order that is the next to be admitted: null if one is admitted, nothing waits, or the group is stopped. It sees what the statement sees that calls it.
+create or replace function agent_private.first_in_order(_queue text, _key text, _is_blocking boolean)
+returns int8
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+as $func$
+declare
+  _flow int2;
+  _priority int4;
+  _id int8;
+  _first int8;
+  _copy int8;
+begin
+  select e.flow, e.priority, e.id into _flow, _priority, _first
+  from agent.event e
+  where e.queue = _queue and e.group_key = _key
+  order by e.flow, e.priority, e.id
+  limit 1;
+  if not found or _flow <= 2 then
+    return null;
+  elsif _is_blocking then
+    for _copy in select b.requeued_as from agent_private.group_block b where b.queue = _queue and b.key = _key order by b.place loop
+      if _copy is null then
+        return null;
+      end if;
+      perform from agent.event e where e.id = _copy and e.queue = _queue and e.group_key = _key;
+      if found then
+        return _copy;
+      end if;
+    end loop;
+  end if;
+  loop -- for each further state and priority
+    select e.flow, e.priority, e.id into _flow, _priority, _id
+    from agent.event e
+    where e.queue = _queue and e.group_key = _key and (e.flow, e.priority) > (_flow, _priority)
+    order by e.flow, e.priority, e.id
+    limit 1;
+    exit when not found;
+    _first = least(_first, _id);
+  end loop;
+  return _first;
+end
+$func$;
+
+-- Stops the groups in order of those of these events that fail, or expire after they were claimed, where on_failed is 'block'. The caller has them locked. A copy of one that failed before keeps
+-- the place of that.
+create or replace function agent_private.block_groups(_ids int8[], _outcome text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _event record;
+begin
+  for _event in
+    select e.id, e.queue, e.group_key
+    from agent.event e
+    join agent.queue q on q.name = e.queue and q.flow_on_failed = 'block'
+    where e.id = any (_ids) and e.group_key is not null and (_outcome = 'failed' or e.attempts > 0)
+    order by e.id
+  loop
+    update agent_private.group_block b
+    set event_id = _event.id, requeued_as = null
+    where b.queue = _event.queue and b.key = _event.group_key and b.requeued_as = _event.id;
+    if not found then
+      insert into agent_private.group_block (queue, key, place, event_id) values (_event.queue, _event.group_key, _event.id, _event.id) on conflict do nothing;
+    end if;
+  end loop;
+end
+$func$;
+
+-- Has an event that comes into a group take the place of the one that it is a copy of, if the group is stopped for that: the event itself was requeued, or its dead letter, or that was moved.
+create or replace function agent_private.take_blocked_place(_event agent.event)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  if not exists (select from agent_private.group_block b where b.queue = _event.queue and b.key = _event.group_key) then
+    return;
+  end if;
+  update agent_private.group_block b
+  set requeued_as = _event.id
+  where b.queue = _event.queue and b.key = _event.group_key and b.requeued_as is null
+  and b.event_id = any
+  ( array[_event.requeued_from, _event.dead_letter_of]
+    || array(select h.dead_letter_of from agent.event_hist h where h.id = _event.requeued_from and h.dead_letter_of is not null)
+  );
+end
+$func$;
+
+-- Has groups go on that stopped for these events: they had expired, and were acked after all.
+create or replace function agent_private.unblock_acked(_ids int8[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+declare
+  _queues text[];
+begin
+  with gone as
+  ( delete from agent_private.group_block b
+    using agent.event_hist h
+    where h.id = any (_ids) and h.outcome = 'done' and b.queue = h.queue and b.key = h.group_key and b.event_id = h.id and b.requeued_as is null
+    returning b.queue, b.key
+  )
+  , woken as
+  ( insert into agent_private.group_wake (queue, key) select g.queue, g.key from gone g
+  )
+  select array_agg(distinct g.queue) into _queues from gone g;
+  if _queues is not null then
+    perform agent.notify_queues(_queues);
   end if;
 end
 $func$;
@@ -317,7 +479,7 @@ begin
 end
 $func$;
 
--- Has an event that was claimed, and is given back, wait for its turn again: from its vt on. Its slot is free at once.
+-- Has an event that was claimed, and is given back, wait for its turn again: from its vt on. Its slot is free at once. In a group in order it stays admitted, and keeps its place.
 create or replace function agent_private.return_slot(_id int8)
 returns void
 language plpgsql volatile
@@ -333,7 +495,7 @@ begin
   update agent.event e
   set flow = case when e.vt <= _now then 3 else 4 end, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
   from agent.queue q
-  where e.id = _id and e.flow <= 2 and q.name = e.queue and q.flow_version is not null
+  where e.id = _id and e.flow <= 2 and q.name = e.queue and q.flow_version is not null and not (q.flow_order and e.flow_version is not distinct from q.flow_version)
   returning e.queue, e.group_key into _queue, _key;
   if found then
     insert into agent_private.group_wake (queue, key, at, event_id)
@@ -761,7 +923,8 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
-  _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
+  _version int8;
+  _order boolean;
   _max_looked int4 = 200; -- of each lane, twice
   _ids int8[]; -- those that are wanted, and their groups
   _keys text[];
@@ -771,6 +934,10 @@ declare
   _wanted int8[];
   _traded int8 = 0;
 begin
+  select q.flow_version, q.flow_order into _version, _order from agent.queue q where q.name = _queue;
+  if _order then -- nobody goes before the first one
+    return 0;
+  end if;
   if cardinality(_types) > 0 then
     select array_agg(w.id), array_agg(w.key) into _ids, _keys
     from
@@ -956,6 +1123,7 @@ declare
   _locked_queues text[] = '{}';
   _locked_keys text[] = '{}';
   _locked text[];
+  _ordered text[]; -- the queues in which groups are in order
 begin
   for _queue, _of in
     select coalesce(n.queue, 'default'), array_agg(distinct n.key)
@@ -969,12 +1137,19 @@ begin
     _locked_keys = _locked_keys || _locked;
   end loop;
 
+  _ordered = array(select q.name from agent.queue q where q.name = any (_locked_queues) and q.flow_order);
+
   -- Of a group that has events waiting, none goes before these.
   with room as materialized
   ( select l.queue, l.key, q.flow_version
     , case
         when g.paused or g.held_until > _now then 0
         when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow = 3 limit 1) then 0
+        when q.flow_order then case
+          when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key limit 1) then 0
+          when q.flow_on_failed = 'block' and (select true from agent_private.group_block b where b.queue = l.queue and b.key = l.key limit 1) then 0
+          else 1
+        end
         when m.most is null then 1000000
         else m.most - (select count(*) from (select from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow <= 2 limit m.most) as e)
       end as free
@@ -987,7 +1162,7 @@ begin
   ( select n.ord, coalesce(n.queue, 'default') as queue, n.key, n.is_limited, coalesce(n.delay > interval '0' or n.vt > _now, false) as is_delayed
     , row_number() over
       ( partition by n.queue, n.key, n.is_limited, coalesce(n.delay > interval '0' or n.vt > _now, false)
-        order by coalesce((n.option ->> 'priority')::int4, 0), n.ord
+        order by case when coalesce(n.queue, 'default') = any (_ordered) then 0 else coalesce((n.option ->> 'priority')::int4, 0) end, n.ord
       ) as nth
     from unnest(_queues, _keys, _is_limited, _delays, _vts, _options) with ordinality as n (queue, key, is_limited, delay, vt, option, ord)
   )
@@ -1079,6 +1254,29 @@ begin
   end if;
   perform agent_private.change_group(_queue, _group, null, false, null, _if_versions);
   perform agent_private.record_audit('group.delete', _queue || '/' || _group);
+end
+$func$;
+
+-- Has a group in order go on that stopped for events that failed, and returns whether it had. Those of them that were requeued keep their places. Raises QD003.
+create or replace function agent.unblock_group(_queue text, _group text)
+returns boolean
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  perform agent_private.check_group_name(_queue, _group);
+  perform from agent_private.group_block b where b.queue = _queue and b.key = _group and b.requeued_as is null order by b.place for update;
+  delete from agent_private.group_block b where b.queue = _queue and b.key = _group and b.requeued_as is null;
+  if not found then
+    return false;
+  end if;
+  insert into agent_private.group_wake (queue, key) values (_queue, _group);
+  perform agent.notify_queues(array[_queue]);
+  perform agent_private.record_audit('group.unblock', _queue || '/' || _group);
+  return true;
 end
 $func$;
 
@@ -1230,10 +1428,12 @@ begin
   end if;
   update agent.queue q
   set flow_version = null
-  where q.flow_version is not null and q.flow_concurrency is null
+  where q.flow_version is not null and not agent_private.has_turns(q)
   and (select true from agent.queue_group g where g.queue = q.name limit 1) is null
   and (select true from agent_private.group_wake w where w.queue = q.name limit 1) is null
   and (select true from agent.event e where e.queue = q.name and e.group_key is not null and e.flow > 2 limit 1) is null;
+  delete from agent_private.group_block b where not exists (select from agent.queue q where q.name = b.queue and q.flow_on_failed = 'block');
+  delete from agent_private.group_block b where b.requeued_as is not null and not exists (select from agent.event e where e.id = b.requeued_as);
   -- Wakes that nobody finds there.
   insert into agent.queue as q (name, flow_version)
   select distinct w.queue, agent_private.next_version(0)
@@ -1243,7 +1443,7 @@ begin
 end
 $func$;
 
--- The keys of up to _limit groups of a queue after _after: those that have events, and those that something is set for.
+-- The keys of up to _limit groups of a queue after _after: those that have events, those that something is set for, and those that have stopped.
 create or replace function agent_private.next_groups(_queue text, _after text, _limit int4)
 returns text[]
 language plpgsql volatile
@@ -1264,6 +1464,7 @@ begin
         order by g.key
         limit 1
       )
+    , (select b.key from agent_private.group_block b where b.queue = _queue and b.key > _after and b.requeued_as is null order by b.key limit 1)
     );
     exit when _after is null;
     _keys = _keys || _after;
@@ -1292,6 +1493,7 @@ declare
   _now timestamptz = clock_timestamp();
   _max_counted int4 = 10000;
   _policy agent.queue;
+  _blocking int8; -- with order, the event that the others wait for
   _set agent.queue_group;
   _total int8;
 begin
@@ -1337,11 +1539,29 @@ begin
       where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 4
       limit _max_counted
     ) as e;
+    _blocking = null;
+    if _policy.flow_order then
+      _blocking = coalesce
+      ( case when _policy.flow_on_failed = 'block' then
+        ( select b.event_id from agent_private.group_block b
+          where b.queue = _queue and b.key = describe_groups.key and b.requeued_as is null
+          order by b.place
+          limit 1
+        ) end
+      , case when waiting + scheduled > 0 then
+        ( select e.id from agent.event e
+          where e.queue = _queue and e.group_key = describe_groups.key and e.flow <= 2
+          order by e.flow, e.priority, e.id
+          limit 1
+        ) end
+      );
+    end if;
     blocked_by = case
-      when waiting + admitted = 0 then null
+      when waiting + admitted = 0 and _blocking is null then null
       when _policy.paused then jsonb_build_object('reason', 'queue_paused')
       when paused then jsonb_build_object('reason', 'paused')
       when held_until is not null then jsonb_build_object('reason', 'hold', 'until', held_until)
+      when _blocking is not null then jsonb_build_object('reason', 'order', 'event_id', _blocking)
       when waiting > 0 and admitted + leased >= coalesce(concurrency, _policy.flow_concurrency)
         then jsonb_build_object('reason', 'concurrency', 'limit', coalesce(concurrency, _policy.flow_concurrency))
       when _total >= _policy.flow_total then jsonb_build_object('reason', 'total', 'limit', _policy.flow_total)
@@ -1353,7 +1573,7 @@ $func$;
 
 -- Up to _limit groups of a queue after _after by key, or the one _group: those that have events, and those that something is set for. Of their events, up to 10,000 of each kind are counted: waiting for their
 -- turn, admitted and not leased, leased, and scheduled. oldest is since when the first in the line is due, next_at when the next scheduled one will be. blocked_by says why the
--- first one that waits does, as an object with a reason: queue_paused, paused, hold with until, concurrency with its limit, or total with its limit; null: nothing waits, or it has its turn with the next claim.
+-- first one that waits does, as an object with a reason: queue_paused, paused, hold with until, order with the event_id of the first one, which is unfinished, or of that for which the group has stopped, concurrency with its limit, or total with its limit; null: nothing waits, or it has its turn with the next claim.
 -- version is that of what is set for it; null: nothing is. With _blocked only groups are listed that something blocks: to find these takes as long as there are groups after _after.
 create or replace function agent.list_groups(_queue text, _limit int4 default 100, _after text default null, _group text default null, _blocked boolean default false)
 returns table

@@ -69,9 +69,12 @@ alter table agent.queue
   add group_from text                       -- where the payload has the group of an event that comes without one, a JSON pointer; null: nowhere
 , add flow_concurrency int4                 -- leases of a group at once, at most; null: any number
 , add flow_total int4                       -- leases of the queue at once, at most; null: any number
+, add flow_order boolean not null default false -- of a group, only the first unfinished event can be claimed
+, add flow_on_failed text                   -- with flow_order: whether a group goes on behind an event that failed, 'continue', or stops, 'block'; null: 'continue'
 , add flow_version int8                     -- another one after each change of the limits of groups; null: events of groups need no turn
 , add constraint queue_flow_concurrency check (flow_concurrency between 1 and 10000)
 , add constraint queue_flow_total check (flow_total between 1 and 10000)
+, add constraint queue_flow_on_failed check (flow_on_failed is null or flow_order and flow_on_failed in ('continue', 'block'))
 ;
 
 -- Whether any queue has limits, which an empty index says at once.
@@ -117,3 +120,18 @@ with
 );
 create index group_wake_at on agent_private.group_wake (queue, at);
 create index group_wake_key on agent_private.group_wake (queue, key);
+
+-- agent_private.group_block: the events for which groups in order are stopped, in rows of their own: so who ends an event need not lock its group.
+create table agent_private.group_block
+( queue text collate "C" not null
+, key text collate "C" not null
+, place int8 not null                       -- the id of the event that failed first: by it the copies of those that failed come one after the other
+, event_id int8 not null                    -- the event that failed last in this place
+, requeued_as int8                          -- its copy, which is the next of its group; null: there is none, and the group is stopped
+, constraint group_block_pkey primary key (queue, key, place)
+)
+with
+( autovacuum_vacuum_threshold = 1000
+, autovacuum_vacuum_scale_factor = 0.02
+, autovacuum_vacuum_cost_delay = 0
+);
