@@ -97,24 +97,37 @@ type QueueSettings struct {
 	Wait time.Duration `json:"wait,omitzero"`
 	// GroupFrom is a JSON pointer into the payload, such as "/tenant", to the group of events that come without one; empty: they have none.
 	GroupFrom string `json:"group_from,omitzero"`
-	// Flow limits how many events are leased at once; nil: any number.
+	// Flow limits which events are leased at once; nil: nothing does.
 	Flow *Flow `json:"flow,omitzero"`
 }
 
-// A Flow limits how many events are leased at once, at every instant, whoever claims. Limits are up to 10,000.
+// What becomes of a group in order when one of its events ends as failed, or as expired after it was claimed.
+const (
+	OnFailedContinue = "continue" // the next one has its turn
+	OnFailedBlock    = "block"    // none has, until that one is requeued into its place, or the group is unblocked
+)
+
+// A Flow limits which events are leased at once, at every instant, whoever claims. Limits are up to 10,000.
 type Flow struct {
 	// Concurrency is how many of each group; 0: any number. See NewEvent.Group.
 	Concurrency int `json:"concurrency"`
 	// Total is how many of the queue; 0: any number.
 	Total int `json:"total"`
+	// Order: of each group only the first unfinished event can be claimed, by its id; a retry keeps its place. Events of groups cannot be delayed then, and Priority
+	// does not count among them.
+	Order bool `json:"order"`
+	// OnFailed is [OnFailedContinue] or [OnFailedBlock], with Order; empty: OnFailedContinue.
+	OnFailed string `json:"on_failed"`
 }
 
 // MarshalJSON implements [json.Marshaler].
 func (f Flow) MarshalJSON() ([]byte, error) {
 	return encodeJSON(struct {
-		Concurrency *int `json:"concurrency"`
-		Total       *int `json:"total"`
-	}{nullable(f.Concurrency), nullable(f.Total)})
+		Concurrency *int    `json:"concurrency"`
+		Total       *int    `json:"total"`
+		Order       bool    `json:"order"`
+		OnFailed    *string `json:"on_failed"`
+	}{nullable(f.Concurrency), nullable(f.Total), f.Order, nullable(f.OnFailed)})
 }
 
 // A DeadLetter says what becomes of events that end as failed or expired.

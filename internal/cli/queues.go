@@ -115,6 +115,13 @@ func policyFields(p client.Policy) [][2]string {
 		}
 		return strconv.Itoa(n)
 	}
+	order := "none"
+	switch {
+	case flow.Order && flow.OnFailed == client.OnFailedBlock:
+		order = "by id, stops at a failed event"
+	case flow.Order:
+		order = "by id"
+	}
 	paused := "no"
 	if p.Paused {
 		paused = "yes"
@@ -132,6 +139,7 @@ func policyFields(p client.Policy) [][2]string {
 		{"group from", orNone(p.GroupFrom)},
 		{"group limit", limit(flow.Concurrency)},
 		{"queue limit", limit(flow.Total)},
+		{"group order", order},
 		{"last set@", updated},
 	}
 }
@@ -187,6 +195,7 @@ type queueSetCmd struct {
 	GroupFrom        string         `placeholder:"POINTER" help:"Where the payload has the group of an event that comes without one, a JSON pointer such as /tenant; none for nowhere."`
 	Concurrency      *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of each group are leased at once; 0 for any number."`
 	Total            *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of the queue are leased at once; 0 for any number."`
+	GroupOrder       string         `placeholder:"ORDER" enum:",none,continue,block" default:"" help:"Whether the events of each group are handed out one after the other by id, and what happens behind one that fails: continue, or block; none for no order."`
 }
 
 // Help returns the text below the usage.
@@ -197,6 +206,7 @@ func (*queueSetCmd) Help() string {
 		`queued queue set mail --backoff none`,
 		`queued queue set mail --dead-letter mail.dead`,
 		`queued queue set mail --concurrency 2 --group-from /tenant`,
+		`queued queue set mail --group-order block`,
 		`queued queue set mail`,
 	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
 }
@@ -245,6 +255,13 @@ func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 	}
 	set(&flow.Concurrency, c.Concurrency)
 	set(&flow.Total, c.Total)
+	switch c.GroupOrder {
+	case "":
+	case "none":
+		flow.Order, flow.OnFailed = false, ""
+	default:
+		flow.Order, flow.OnFailed = true, c.GroupOrder
+	}
 	settings.Flow = nil
 	if flow != (client.Flow{}) {
 		settings.Flow = &flow

@@ -384,7 +384,9 @@ func describeSchema(into map[string]string, name string, schema *openapi3.Schema
 		said += fmt.Sprintf(" max=%d", *s.MaxItems)
 	}
 	for _, value := range s.Enum {
-		said += fmt.Sprintf(" %v", value)
+		if value != nil {
+			said += fmt.Sprintf(" %v", value)
+		}
 	}
 	into[name] = said
 	parts := s

@@ -2,6 +2,7 @@ package http
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ func TestGroupsAreLimitedByThePolicyOfTheirQueue(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	put := h.call("PUT", "/queues/q", `{"flow":{"concurrency":1,"total":null}}`).want(200).body
-	if got := h.call("GET", "/queues/q", "").want(200).body; !strings.Contains(put, `"flow":{"concurrency":1,"total":null}`) || !strings.HasPrefix(got, strings.TrimSuffix(put, "}")) {
+	if got := h.call("GET", "/queues/q", "").want(200).body; !strings.Contains(put, `"flow":{"concurrency":1,"total":null,"order":false,"on_failed":null}`) || !strings.HasPrefix(got, strings.TrimSuffix(put, "}")) {
 		t.Errorf("put %s, got %s", put, got)
 	}
 	h.call("POST", "/events?queue=q&group=ada", `{"n":1}`).want(201)
@@ -216,4 +217,41 @@ func TestWaitingClaimsGetWhatASettingLetsThrough(t *testing.T) {
 	if events := decode[seenPage](<-claim).Events; len(events) != 1 {
 		t.Errorf("the claim that waited got %+v", events)
 	}
+}
+
+func TestGroupsInOrderTakeNoDelayAndStopWhereThePolicySaysSo(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	if put := h.call("PUT", "/queues/q", `{"max_attempts":1,"flow":{"order":true}}`).want(200).body; !strings.Contains(put, `"flow":{"concurrency":null,"total":null,"order":true,"on_failed":"continue"}`) {
+		t.Errorf("put %s", put)
+	}
+	h.call("PUT", "/queues/q", `{"max_attempts":1,"flow":{"order":true,"on_failed":"block"}}`).want(200)
+	for _, query := range []string{"delay=1s", "vt=2100-01-01T00:00:00Z"} {
+		if refused := fmt.Sprint(h.call("POST", "/events?queue=q&group=ada&"+query, `{}`).wantProblem(problem.ValidationFailed)); !strings.Contains(refused, "keeps the order of groups") {
+			t.Errorf("%s: %s", query, refused)
+		}
+	}
+	h.call("POST", "/events?queue=q&delay=1h", `{}`).want(201)
+	for _, n := range []string{"1", "2"} {
+		h.call("POST", "/events?queue=q&group=ada&delay=0s&priority=-"+n, `{"n":`+n+`}`).want(201)
+	}
+	claim := func() []seenEvent {
+		return decode[seenPage](h.call("POST", "/claim", `{"queue":"q","limit":10}`).want(200)).Events
+	}
+	first := claim()
+	if len(first) != 1 || string(first[0].Event) != `{"n":1}` {
+		t.Fatalf("claimed %+v", first)
+	}
+	h.call("POST", "/events/"+strconv.FormatInt(first[0].ID, 10)+"/nack", `{"receipt":"`+first[0].Receipt+`"}`).want(200)
+	if next := claim(); len(next) != 0 {
+		t.Errorf("behind the failed event, claimed %+v", next)
+	}
+	h.call("POST", "/history/"+strconv.FormatInt(first[0].ID, 10)+"/requeue", "").want(201)
+	if next := claim(); len(next) != 1 || string(next[0].Event) != `{"n":1}` {
+		t.Errorf("with the failed event requeued, claimed %+v", next)
+	}
+	for _, flow := range []string{`{"on_failed":"block"}`, `{"order":true,"on_failed":"wait"}`, `{"order":1}`} {
+		h.try("PUT", "/queues/q", `{"flow":`+flow+`}`).wantProblem(problem.ValidationFailed)
+	}
+	h.try("PUT", "/queues/q", `{"delay":"1s","flow":{"order":true}}`).wantProblem(problem.ValidationFailed)
 }

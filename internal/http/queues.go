@@ -77,8 +77,10 @@ type policy struct {
 
 // A flow is that of a policy: see queue.Flow.
 type flow struct {
-	Concurrency *int `json:"concurrency" null:"nil" validate:"min=1,max=10000"`
-	Total       *int `json:"total" null:"nil" validate:"min=1,max=10000"`
+	Concurrency *int            `json:"concurrency" null:"nil" validate:"min=1,max=10000"`
+	Total       *int            `json:"total" null:"nil" validate:"min=1,max=10000"`
+	Order       bool            `json:"order"`
+	OnFailed    *queue.OnFailed `json:"on_failed" null:"nil" validate:"oneof=continue block"`
 }
 
 // A deadLetter is that of a policy: see queue.DeadLetter.
