@@ -597,6 +597,7 @@ begin
     )
     select array_agg(m.event_id) into _made_now from made m;
     _made_ids = _made_ids || _made_now;
+    exit when cardinality(_made_ids) = (select count(k.key) from unnest(_keys) as k (key)); -- the usual case: all keys are new
 
     -- A separate statement, so that it sees rows that others committed while the one above waited for them.
     select array_agg(n.first_id), array_agg(n.first_vt), bool_or(n.key is not null and n.first_id is null)
