@@ -173,6 +173,8 @@ type NackParams struct {
 	Retryable *bool `json:"retryable,omitzero"`
 	// Final fails the event, whether or not another attempt could succeed.
 	Final bool `json:"final,omitzero"`
+	// HoldGroup is for how long nothing of the event's group is handed out, up to ten years, unless it is held for longer; 0: it is, and so it is if the event has no group.
+	HoldGroup time.Duration `json:"hold_group,omitzero"`
 }
 
 // MarshalJSON implements [json.Marshaler].
@@ -180,8 +182,9 @@ func (p NackParams) MarshalJSON() ([]byte, error) {
 	type plain NackParams
 	return encodeJSON(struct {
 		plain
-		Delay *duration `json:"delay,omitzero"`
-	}{plain(p), (*duration)(p.Delay)})
+		Delay     *duration `json:"delay,omitzero"`
+		HoldGroup duration  `json:"hold_group,omitzero"`
+	}{plain(p), (*duration)(p.Delay), duration(p.HoldGroup)})
 }
 
 // Nacked is the result of a nack.

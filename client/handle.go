@@ -21,7 +21,7 @@ type Job[T any] struct {
 //
 // When fn returns nil, the event is acked, and the result, unless it is nil, is stored in history: anything that encodes to at most 64 KiB of
 // JSON. When it returns an error, or panics, the event is nacked with the error, or the panic and its stack: it waits for its queue's backoff
-// and is claimed again until its attempts are used up. See [Final] and [RetryIn] for other ends. A payload that does not fit T is an error,
+// and is claimed again until its attempts are used up. See [Final], [RetryIn] and [HoldGroup] for other ends. A payload that does not fit T is an error,
 // too: a newer build of the worker may understand it.
 //
 // fn must be safe to run twice for one event: it is not known how far it came when it was cut off. Its context ends when the lease is lost, with the
@@ -44,11 +44,16 @@ func Final(err error) error { return &verdict{err: err, isFinal: true} }
 // RetryIn returns an error after which the event waits for d, up to ten years, whatever its queue's backoff says. It wraps err.
 func RetryIn(d time.Duration, err error) error { return &verdict{err: err, delay: &d} }
 
-// A verdict is an error of a handler that decides whether and when the event is tried again.
+// HoldGroup returns an error after which nothing of the group of the event is handed out for d, up to ten years: what stands behind the group, such as the endpoint of a tenant, has asked for a pause. The
+// event itself can be claimed again when the hold is over, and its queue's backoff, or the delay of a [RetryIn] that err wraps or that wraps this. It wraps err.
+func HoldGroup(d time.Duration, err error) error { return &verdict{err: err, hold: d} }
+
+// A verdict is an error of a handler that decides whether and when the event is tried again, and its group.
 type verdict struct {
 	err     error
 	isFinal bool
 	delay   *time.Duration
+	hold    time.Duration // of the group
 }
 
 // Error implements error.
@@ -114,9 +119,16 @@ func nackOf(receipt string, err error) NackParams {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") // a rune may have been cut
 	}
 	p := NackParams{Receipt: receipt, Error: text}
+	isDecided := false
 	var v *verdict
-	if errors.As(err, &v) {
-		p.Final = v.isFinal
+	for ; errors.As(err, &v); err = v.err { // the outermost that says when the event is tried again counts, and the outermost that holds
+		if p.HoldGroup == 0 {
+			p.HoldGroup = min(max(v.hold, 0), maxDelay)
+		}
+		if isDecided || !v.isFinal && v.delay == nil {
+			continue
+		}
+		isDecided, p.Final = true, v.isFinal
 		if v.delay != nil {
 			delay := min(max(*v.delay, 0), maxDelay)
 			p.Delay = &delay

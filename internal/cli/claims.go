@@ -175,6 +175,7 @@ type NackCmd struct {
 	Error      string         `short:"e" empty:"" help:"What went wrong; it is kept with the event."`
 	Delay      *time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"How long from now the event can be claimed again; as the queue's backoff says if it is not given."`
 	Final      bool           `help:"Fail the event: no further attempt."`
+	HoldGroup  time.Duration  `placeholder:"DURATION" min:"0s" max:"87600h" help:"For how long nothing of the group of the event can be claimed; a longer hold stays."`
 }
 
 // Help returns the text below the usage.
@@ -182,6 +183,7 @@ func (*NackCmd) Help() string {
 	return examples(
 		`queued nack 1042.1.e35e7834b09e8fcb --error 'mailbox full' --delay 10m`,
 		`queued nack 1042.1.e35e7834b09e8fcb --final`,
+		`queued nack 1042.1.e35e7834b09e8fcb --error '429 of the tenant' --hold-group 30s`,
 	)
 }
 
@@ -192,7 +194,7 @@ func (c *NackCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	return showAnswer(env, &c.server, nackedFields, func(conn *client.Client) (client.Nacked, error) {
-		return conn.Nack(ctx, event, client.NackParams{Receipt: c.Receipt, Delay: c.Delay, Error: c.Error, Final: c.Final})
+		return conn.Nack(ctx, event, client.NackParams{Receipt: c.Receipt, Delay: c.Delay, Error: c.Error, Final: c.Final, HoldGroup: c.HoldGroup})
 	})
 }
 

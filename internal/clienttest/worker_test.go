@@ -122,6 +122,9 @@ func TestErrorsOfHandlersDecideWhatBecomesOfTheEvent(t *testing.T) {
 	client.Handle(w, "later", func(context.Context, client.Job[welcome]) (any, error) {
 		return nil, client.RetryIn(10*time.Hour, cause)
 	})
+	client.Handle(w, "holds", func(context.Context, client.Job[welcome]) (any, error) {
+		return nil, fmt.Errorf("sending: %w", client.HoldGroup(3*time.Hour, client.RetryIn(2*time.Hour, cause)))
+	})
 	client.Handle(w, "panics", func(context.Context, client.Job[welcome]) (any, error) { panic("oh \x00 no \xff") })
 	client.Handle(w, "exits", func(context.Context, client.Job[welcome]) (any, error) { runtime.Goexit(); return nil, nil })
 	client.Handle(w, "large", func(context.Context, client.Job[welcome]) (any, error) { return strings.Repeat("x", 65<<10), nil })
@@ -146,6 +149,7 @@ func TestErrorsOfHandlersDecideWhatBecomesOfTheEvent(t *testing.T) {
 		{"final", client.OutcomeFailed, "sending: no such mailbox", 0},
 		{"later", "", "no such mailbox", 10 * time.Hour},
 		{"never", "", "no such mailbox", 87600 * time.Hour},
+		{"holds", "", "sending: no such mailbox", 2 * time.Hour},
 		{"panics", "", "panic: oh \uFFFD no \uFFFD\n\ngoroutine ", time.Hour},
 		{"exits", "", "runtime.Goexit", time.Hour},
 		{"large", client.OutcomeFailed, "the work is done, but its result of 66562 bytes", 0},
@@ -160,10 +164,13 @@ func TestErrorsOfHandlersDecideWhatBecomesOfTheEvent(t *testing.T) {
 			if test.kind == "misfit" {
 				payload = `{"To":5}`
 			}
-			id := insert(t, c, client.NewEvent{Type: test.kind, Payload: json.RawMessage(payload)})[0]
+			id := insert(t, c, client.NewEvent{Type: test.kind, Group: test.kind, Payload: json.RawMessage(payload)})[0]
 			e := eventWhen(t, c, id, "it was nacked", func(e client.Event) bool { return e.LastError != "" })
 			if e.Outcome != test.outcome || !strings.Contains(e.LastError, test.err) {
 				t.Errorf("outcome %q, error %.200q", e.Outcome, e.LastError)
+			}
+			if g, err := c.GetGroup(soon(t), "q", test.kind); err != nil || (g.HeldUntil != nil) != (test.kind == "holds") {
+				t.Errorf("the group is %+v: %v", g, err)
 			}
 			if test.kind == "final" && (e.Retryable == nil || *e.Retryable) {
 				t.Error("a final error is stored as retryable")

@@ -191,7 +191,7 @@ var readOnly = strings.Fields(`
 // repeated are those that a process calls again and again whatever the answer was, and whose effect is the same when they are called twice: they count, delete
 // what is old, prepare what is needed later, or say that a process lives.
 var repeated = strings.Fields(`
-	adopt_database count_outcomes count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing keep_raw_body leave_keys leave_router log_deliveries log_pushes maintain_log notify_queues
+	adopt_database count_outcomes count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing hold_group keep_raw_body leave_keys leave_router log_deliveries log_pushes maintain_log notify_queues
 	pause_faulty_schedules prepare_history probe_write prune_api_keys prune_audit prune_deliveries prune_executions prune_groups prune_history prune_keys prune_occurrences
 	prune_processes prune_publication_keys prune_queue_samples prune_raw_bodies prune_redrives prune_sessions prune_subscriptions record_key_use record_push_seen record_refusals record_server
 	record_upkeep release_events report_process reseal route_changes sample_queues take_cell`)

@@ -198,6 +198,7 @@ type nackRequest struct {
 	Error     string         `json:"error" validate:"max=65536"`
 	Retryable *bool          `json:"retryable"`
 	Final     bool           `json:"final"`
+	HoldGroup *time.Duration `json:"hold_group" validate:"min=0s,max=87600h"`
 }
 
 // A nackResponse has a vt when the event is back in its queue, and an outcome when it is not.
@@ -216,6 +217,7 @@ func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
 		Error:      req.Error,
 		Retryable:  req.Retryable,
 		Final:      req.Final,
+		HoldGroup:  req.HoldGroup,
 		WantsTrace: wantsTrace,
 	})
 	if wantsTrace {

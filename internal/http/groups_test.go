@@ -255,3 +255,22 @@ func TestGroupsInOrderTakeNoDelayAndStopWhereThePolicySaysSo(t *testing.T) {
 	}
 	h.try("PUT", "/queues/q", `{"delay":"1s","flow":{"order":true}}`).wantProblem(problem.ValidationFailed)
 }
+
+func TestANackHoldsTheGroupOfItsEvent(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for _, group := range []string{"ada", "ada", "bob"} {
+		h.call("POST", "/events?queue=q&group="+group, `{}`).want(201)
+	}
+	e := h.claimOneBy(`{"queue":"q"}`)
+	h.nack(e, `,"hold_group":"1h"`).want(200)
+	if events := h.claim(`{"queue":"q","limit":10}`); len(events) != 1 || events[0].Group != "bob" {
+		t.Errorf("while ada is held, claimed %+v", events)
+	}
+	if g := decode[seenGroup](h.call("GET", "/queues/q/groups/ada", "").want(200)); g.Waiting != 2 || g.BlockedBy == nil || g.BlockedBy.Reason != "hold" {
+		t.Errorf("ada is %+v", g)
+	}
+	for _, hold := range []string{`"-1s"`, `"90000h"`, `30`} {
+		h.try("POST", fmt.Sprintf("/events/%d/nack", e.ID), fmt.Sprintf(`{"receipt":%q,"hold_group":%s}`, e.Receipt, hold)).wantProblem(problem.ValidationFailed)
+	}
+}

@@ -237,3 +237,35 @@ func TestLogOfTheLastAttemptsIsWrittenAtTheEnd(t *testing.T) {
 		t.Errorf("%d attempts are logged, want 5", n)
 	}
 }
+
+func TestAnEndpointThatWantsAPauseForOneGroupGetsTheEventsOfOthers(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	p := start(t, pgtest.New(t))
+	r := receive(t, func(w http.ResponseWriter, c call) {
+		if strings.Contains(string(c.body), "busy") {
+			w.Header().Set("Retry-After", "3000")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	})
+	if _, err := p.queue.PutPolicy(t.Context(), queue.Policy{Queue: "mail", Flow: &queue.Flow{Concurrency: new(5)}}, queue.Precondition{}); err != nil {
+		t.Fatal(err)
+	}
+	p.put("mail", r, func(params *PutParams) { params.MaxInFlight = 1 })
+	busy := p.insert(queue.InsertParams{Queue: "mail", Group: "busy", Event: []byte(`{"tenant":"busy"}`)})[0]
+	first := p.attemptsOf(AttemptsParams{Queue: "mail", Event: busy}, 1).Attempts[0]
+	if first.Outcome != AttemptHeld || first.NextAt == nil || time.Until(*first.NextAt) < 10*time.Minute {
+		t.Errorf("the attempt that was refused is %+v", first)
+	}
+	other := p.insert(queue.InsertParams{Queue: "mail", Group: "busy", Event: []byte(`{"tenant":"busy"}`)}, queue.InsertParams{Queue: "mail", Group: "idle", Event: []byte(`{"tenant":"idle"}`)})
+	if delivered := p.attemptsOf(AttemptsParams{Queue: "mail", Event: other[1]}, 1).Attempts[0]; delivered.Outcome != AttemptDelivered {
+		t.Errorf("the attempt of another group is %+v", delivered)
+	}
+	g, err := p.queue.GetGroup(t.Context(), "mail", "busy")
+	if err != nil || g.Waiting != 2 || g.BlockedBy == nil || g.BlockedBy.Reason != queue.BlockedByHold {
+		t.Errorf("the group is %+v: %v", g, err)
+	}
+	if n := len(p.attemptsOf(AttemptsParams{Queue: "mail"}, 2).Attempts); n != 2 {
+		t.Errorf("there were %d attempts", n)
+	}
+}

@@ -20,14 +20,15 @@ const (
 
 // An outcome is what came of one request.
 type outcome struct {
-	verdict   verdict
-	isUnsent  bool          // there was no request
-	isFailure bool          // of the endpoint: a throttled one may be or not
-	retryIn   time.Duration // of a throttled one: how long the endpoint asked for; zero: it did not say
-	detail    string        // of what is not delivered, as the event and the push keep it
-	status    int           // zero: there was no answer
-	excerpt   string        // the beginning of the body of the answer
-	took      time.Duration
+	verdict    verdict
+	isUnsent   bool          // there was no request
+	isFailure  bool          // of the endpoint: a throttled one may be or not
+	retryIn    time.Duration // of a throttled one: how long the endpoint asked for; zero: it did not say
+	detail     string        // of what is not delivered, as the event and the push keep it
+	status     int           // zero: there was no answer
+	holdsGroup bool          // of a throttled one: the group of the event is held, and no other events are
+	excerpt    string        // the beginning of the body of the answer
+	took       time.Duration
 }
 
 // times are the durations of a state.

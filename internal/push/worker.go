@@ -273,6 +273,7 @@ func (w *worker) deliver(ctx context.Context, e *endpoint, round int, event queu
 		w.ended(false)
 		return
 	}
+	o.holdsGroup = w.holdGroup(context.WithoutCancel(ctx), &event, &o)
 	settle := w.note(e, round, &event, &o)
 	w.svc.count(w.queue, o.verdict)
 	w.ended(true)
@@ -306,7 +307,7 @@ type attemptEnd struct {
 func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (settle func(context.Context) attemptEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if o.verdict == throttled && w.isAtFault(event.ID, o.isFailure) {
+	if o.verdict == throttled && !o.holdsGroup && w.isAtFault(event.ID, o.isFailure) {
 		o.verdict = failed
 	}
 	if o.verdict == delivered {
@@ -317,7 +318,7 @@ func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (s
 		delete(w.refused, event.ID)
 	}
 	w.isUnseen = w.isUnseen || !o.isUnsent
-	if !o.isUnsent && w.state.note(w.svc.cfg.Now(), round, *o, w.svc.timesOf(e)) {
+	if !o.isUnsent && !o.holdsGroup && w.state.note(w.svc.cfg.Now(), round, *o, w.svc.timesOf(e)) {
 		w.isUnrecorded = true
 		w.interrupt()
 	}
@@ -326,7 +327,10 @@ func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (s
 		return func(ctx context.Context) attemptEnd { return w.ack(ctx, event, o) }
 	case throttled, gone:
 		end := attemptEnd{outcome: AttemptHeld}
-		if w.state.disabledReason == "" {
+		switch {
+		case o.holdsGroup:
+			end.nextAt = w.svc.cfg.Now().Add(o.retryIn)
+		case w.state.disabledReason == "":
 			end.nextAt = w.state.until
 		}
 		return func(ctx context.Context) attemptEnd {
@@ -335,6 +339,19 @@ func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (s
 		}
 	}
 	return func(ctx context.Context) attemptEnd { return w.nack(ctx, event, o) }
+}
+
+// holdGroup has the group of an event be left alone for as long as the endpoint has asked for with a 429, and reports whether it has: if the event has a group, and its queue limits groups. Then events of
+// others are pushed on.
+func (w *worker) holdGroup(ctx context.Context, event *queue.Event, o *outcome) bool {
+	if o.status != http.StatusTooManyRequests || o.retryIn == 0 || event.Group == "" {
+		return false
+	}
+	isHeld, err := w.svc.cfg.Queue.HoldGroup(ctx, w.queue, event.Group, o.retryIn)
+	if err != nil {
+		w.svc.cfg.Logger.Error().Func(failure.Of(err)).Str("queue", w.queue).Int64("id", event.ID).Msg("a group could not be held: nothing of the queue is pushed meanwhile")
+	}
+	return isHeld
 }
 
 // isAtFault notes that the endpoint has refused an event for now, and reports whether that is because of the event: it was refused more than

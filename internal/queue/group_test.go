@@ -620,3 +620,114 @@ func TestAFailedEventBlocksItsGroup(t *testing.T) {
 		t.Errorf("%d blocks are left", left)
 	}
 }
+
+// holdsUntil returns until when a group is held, as its row has it, or a wake.
+func (b env) holdsUntil(t *testing.T, group string) (until *time.Time) {
+	t.Helper()
+	g, err := b.GetGroup(t.Context(), "q", group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.HeldUntil
+}
+
+func TestANackHoldsTheGroupOfItsEvent(t *testing.T) {
+	t.Parallel()
+	for name, limits := range map[string]string{"with limits": `{"concurrency": 2}`, "without limits": `null`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", limits)
+			ids := b.insertGrouped(t, "q", "a", "a", "b", "a", "", "a")
+			events, err := b.Claim(t.Context(), queue.ClaimParams{Queue: "q", Limit: 2})
+			if err != nil || len(events) != 2 {
+				t.Fatalf("claimed %+v: %v", events, err)
+			}
+			hour := time.Hour
+			if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: ids[0], Receipt: events[0].Receipt}, HoldGroup: &hour}); err != nil {
+				t.Fatal(err)
+			}
+			b.wantClaimed(t, "q", "while the group is held", ids[2], ids[4])
+			until := b.holdsUntil(t, "a")
+			if until == nil || time.Until(*until) < 50*time.Minute {
+				t.Fatalf("the group is held until %v", until)
+			}
+			// A shorter hold changes nothing; a final nack holds, too.
+			minute := time.Minute
+			nack := queue.NackParams{Lease: queue.Lease{ID: ids[1], Receipt: events[1].Receipt}, HoldGroup: &minute, Final: true}
+			for range 2 {
+				if result, err := b.Nack(t.Context(), nack); err != nil || result.Outcome != queue.Failed {
+					t.Fatal(result, err)
+				}
+			}
+			if again := b.holdsUntil(t, "a"); !again.Equal(*until) {
+				t.Errorf("after a shorter hold the group is held until %v, not %v", again, until)
+			}
+			b.insertGrouped(t, "q", "a")
+			b.wantClaimed(t, "q", "after an insert and a final nack")
+			b.exec(t, `update agent.queue_group set held_until = now()`)
+			b.exec(t, `update agent_private.group_wake set at = now()`)
+			if got := b.claimSQL(t, "q"); len(got) < 2 || !slices.Contains(got, ids[0]) {
+				t.Errorf("when the hold is over, claimed %v", got)
+			}
+		})
+	}
+	b := setup(t, nil)
+	id := b.insertGrouped(t, "q", "")[0]
+	e := b.claim(t, queue.ClaimParams{Queue: "q"}, 1)[0]
+	hold := time.Hour
+	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: id, Receipt: e.Receipt}, HoldGroup: &hold}); err != nil {
+		t.Errorf("without a group: %v", err)
+	}
+	b.wantClaimed(t, "q", "without a group", id)
+	hold = -time.Second
+	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: id, Receipt: e.Receipt}, HoldGroup: &hold}); !isInvalid(err, "hold_group") {
+		t.Errorf("a hold that is negative: %v", err)
+	}
+}
+
+// A transaction that has the group locked, for as long as it likes, keeps no nack waiting, and nobody from holding the group.
+func TestANackHoldsAGroupThatIsLocked(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"concurrency": 3}`)
+	ids := b.insertGrouped(t, "q", "a", "a")
+	e := b.claim(t, queue.ClaimParams{Queue: "q", Limit: 1}, 1)[0]
+	other := pgtest.Connect(t, b.url)
+	tx, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var third int64 // admitted before the nack, and visible after it
+	if err := tx.QueryRow(t.Context(), `select id from agent_service.insert_and_claim_events(array['{}'::jsonb], array['q'], null, null, _options => array['{"group": "a"}'::jsonb])`).Scan(&third); err != nil {
+		t.Fatal(err)
+	}
+	hour := time.Hour
+	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: ids[0], Receipt: e.Receipt}, HoldGroup: &hour}); err != nil {
+		t.Fatal(err)
+	}
+	if until := b.holdsUntil(t, "a"); until == nil {
+		t.Error("the group is not held while it is locked")
+	}
+	b.wantClaimed(t, "q", "while the group is locked")
+	if written := pgtest.Query[bool](t, b.sql, `select exists (select from agent.queue_group where held_until > now())`); written {
+		t.Error("the hold was written to a group that somebody has locked")
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.insertGrouped(t, "q", "a")
+	b.wantClaimed(t, "q", "when the group is locked no more")
+	if waiting := pgtest.Query[int64](t, b.sql, `select count(*) from agent.event where vt > '9999-01-01'`); waiting != 4 {
+		t.Errorf("%d events wait, want 4", waiting)
+	}
+	if written := pgtest.Query[bool](t, b.sql, `select exists (select from agent.queue_group where held_until > now())`); !written {
+		t.Error("the hold was not written to the group")
+	}
+	if err := b.DeleteGroup(t.Context(), "q", "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.claimSQL(t, "q"); len(got) != 3 || !slices.Contains(got, ids[0]) || !slices.Contains(got, ids[1]) || !slices.Contains(got, third) {
+		t.Errorf("at the end of the hold, claimed %v, want %v and %d", got, ids, third)
+	}
+}

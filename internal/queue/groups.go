@@ -153,3 +153,10 @@ func (s *Service) Groups(ctx context.Context, p GroupsParams) (page GroupsPage, 
 	}
 	return page, nil
 }
+
+// HoldGroup has nothing of a group be handed out for some time from now on, unless it is held for longer, and waits for nobody. It reports false, and does nothing, if the queue has no limits of
+// groups and nothing is set for one of its groups. It fails with an *InvalidError.
+func (s *Service) HoldGroup(ctx context.Context, queue, group string, hold time.Duration) (isHeld bool, err error) {
+	err = s.row(ctx, `select agent_service.hold_group($1, $2, $3)`, []any{queue, group, hold}, &isHeld)
+	return isHeld, wrap("holding a group", err)
+}

@@ -33,8 +33,9 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 	}
 	err := s.row(ctx, `
 		select vt, outcome, queue, repeated, attempts, max_attempts, dead_letter_queue, took
-		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6, _queues => $7, _notify_dead_letters => false)`,
-		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated, &attempts, &most, &deadLetters, &took)
+		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6, _queues => $7, _notify_dead_letters => false,
+			_hold_group => $8)`,
+		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues, p.HoldGroup}, &vt, &outcome, &queue, &repeated, &attempts, &most, &deadLetters, &took)
 	if err != nil {
 		return NackResult{Trace: trace}, wrap("nacking an event", err)
 	}

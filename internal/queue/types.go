@@ -205,6 +205,7 @@ type NackParams struct {
 	Error     string         // kept as the event's last error; empty: the last one stays
 	Final     bool           // move it to history as Failed instead
 	Retryable *bool          // whether another attempt might succeed; false: move it to history as Failed; nil: not said
+	HoldGroup *time.Duration // for how long nothing of the event's group is handed out; a longer hold stays; nil: it is, and so it is if the event has none
 
 	WantsTrace bool // see NackResult.Trace
 }

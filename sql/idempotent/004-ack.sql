@@ -229,7 +229,8 @@ $func$;
 -- 65,536 characters, as its last error. It goes into history as failed if it is _final or not _retryable, or if it has had its
 -- max_attempts by the event or the policy. Returns the new vt, or the outcome failed, with the attempts and that max_attempts. Repeated with the same
 -- receipt it changes nothing and answers the same. dead_letter_queue is the queue that its dead letter was inserted into; waiting claims on that are woken unless
--- _notify_dead_letters is false. took is the time from the claim to the end of the event, null unless this call has ended it. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
+-- _notify_dead_letters is false. took is the time from the claim to the end of the event, null unless this call has ended it. With _hold_group nothing of the group of the event is handed
+-- out for so long; a hold that lasts longer stays. Without a group it changes nothing. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
 -- all; see is_queue_allowed).
 create or replace function agent.nack_event
 ( _id int8
@@ -241,6 +242,7 @@ create or replace function agent.nack_event
 , _retryable boolean default null
 , _queues text[] default null
 , _notify_dead_letters boolean default true
+, _hold_group interval default null
 )
 returns table (vt timestamptz, outcome text, queue text, repeated boolean, attempts int4, max_attempts int4, dead_letter_queue text, took interval)
 language plpgsql volatile
@@ -265,6 +267,8 @@ begin
     perform agent_private.raise_invalid('delay', 'must not be negative');
   elsif length(_error) > 65536 then
     perform agent_private.raise_invalid('error', 'must be at most 65536 characters long');
+  elsif _hold_group < interval '0' or _hold_group > interval '3660 days' then
+    perform agent_private.raise_invalid('hold_group', 'must not be negative, and at most ten years');
   end if;
 
   perform agent_private.check_receipt(_id, _receipt, _queues);
@@ -286,6 +290,9 @@ begin
   _event = agent_private.lock_lease(_id, _receipt, _queues);
   select q.* into _policy from agent.queue q where q.name = _event.queue;
   _max = coalesce(_event.max_attempts, _policy.max_attempts);
+  if _hold_group > interval '0' and _event.group_key is not null and _event.nacked_at is null then -- before its slot is free
+    perform agent_private.hold_group(_event.queue, _event.group_key, _now + _hold_group);
+  end if;
   if _is_final or _event.nacked_at is null and _event.attempts >= _max then
     select m.outcome, m.queue, m.dead_lettered_as, m.took into strict _outcome, _queue, _dead_letter, _took
     from agent_private.move_to_history(array[_id], 'failed', _error, coalesce(_retryable, not _is_final), _notify => _notify_dead_letters) m;

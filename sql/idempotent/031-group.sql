@@ -179,6 +179,7 @@ begin
       from unnest(_locked) as k (key)
       cross join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g
       where not g.paused and (g.held_until is null or g.held_until <= _now)
+      and (select true from agent_private.group_wake w where w.queue = _queue and w.key = k.key and w.hold_until > _now limit 1) is null
     )
     , taken as
     ( update agent.event e
@@ -199,6 +200,7 @@ begin
       cross join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g
       cross join lateral (values (coalesce(g.concurrency, _concurrency))) as m (most)
       where not g.paused and (g.held_until is null or g.held_until <= _now)
+      and (select true from agent_private.group_wake w where w.queue = _queue and w.key = k.key and w.hold_until > _now limit 1) is null
     )
     , chosen as materialized
     ( select w.id
@@ -673,6 +675,8 @@ declare
   _keys text[];
   _locked text[];
   _ids int8[];
+  _held text[]; -- the groups that wakes hold, and until when
+  _until timestamptz[];
 begin
   if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.at <= _now) then
     perform agent_private.wake_next_groups(_queue, _limit);
@@ -705,9 +709,17 @@ begin
         ) as l (place)
         where k.key <> all (_locked)
       ))
-      returning w.key, w.event_id
+      returning w.key, w.event_id, w.hold_until
     )
-    insert into agent_private.group_wake (queue, key, at, event_id) select distinct _queue, g.key, _now + interval '10 ms', g.event_id from gone g;
+    , left_for_others as
+    ( insert into agent_private.group_wake (queue, key, at, event_id, hold_until)
+      select distinct _queue, g.key, _now + interval '10 ms', g.event_id, g.hold_until from gone g
+    )
+    select array_agg(distinct g.key) into _held from gone g where g.hold_until > _now;
+    if _held is not null then
+      perform agent_private.revoke_turns(_queue, _held);
+      _held = null;
+    end if;
   end if;
   if _locked = '{}' then
     return 0;
@@ -727,9 +739,15 @@ begin
         for update skip locked
       ) as l (place)
     ))
-    returning w.event_id
+    returning w.key, w.event_id, w.hold_until
   )
-  select array_agg(distinct g.event_id) into _ids from gone g where g.event_id is not null;
+  select array_agg(distinct g.event_id) filter (where g.event_id is not null), array_agg(g.key order by g.key, g.hold_until) filter (where g.hold_until > _now)
+  , array_agg(g.hold_until order by g.key, g.hold_until) filter (where g.hold_until > _now)
+  into _ids, _held, _until
+  from gone g;
+  if _held is not null then
+    perform agent_private.write_holds(_queue, _held, _until);
+  end if;
   if _ids is not null then
     update agent.event e -- those that are due
     set flow = 3
@@ -1144,6 +1162,7 @@ begin
   ( select l.queue, l.key, q.flow_version
     , case
         when g.paused or g.held_until > _now then 0
+        when (select true from agent_private.group_wake w where w.queue = l.queue and w.key = l.key and w.hold_until > _now limit 1) then 0
         when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow = 3 limit 1) then 0
         when q.flow_order then case
           when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key limit 1) then 0
@@ -1213,8 +1232,7 @@ begin
     _row.held_until = agent_private.hold_end((_settings ->> 'hold')::interval);
   end if;
   if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null) then -- from now on events of its groups need a turn
-    insert into agent.queue as q (name, flow_version) values (_queue, agent_private.next_version(0))
-    on conflict (name) do update set flow_version = excluded.flow_version where q.flow_version is null;
+    perform agent_private.need_turns(_queue, true);
   end if;
   _row = agent_private.change_group(_queue, _group, _row.concurrency, _row.paused, _row.held_until, _if_versions, _if_exists, _if_absent);
   perform agent_private.record_audit('group.put', _queue || '/' || _group, _settings);
@@ -1310,6 +1328,133 @@ begin
 end
 $func$;
 
+-- Holds a group until a time, unless it is held for longer: nothing of it is handed out from the end of the transaction on. Waits for nobody: who has the group locked
+-- admits nothing more of it, and whoever looks at it next writes the hold to it.
+create or replace function agent_private.hold_group(_queue text, _group text, _until timestamptz)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+begin
+  if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null) then
+    perform agent_private.need_turns(_queue, false);
+  end if;
+  if agent_private.lock_groups(_queue, array[_group]) <> '{}' then
+    perform agent_private.write_holds(_queue, array[_group], array[_until]);
+  else
+    perform agent_private.revoke_turns(_queue, array[_group]);
+    insert into agent_private.group_wake (queue, key, at, event_id, hold_until) values (_queue, _group, clock_timestamp() - interval '1 hour', 0, _until); -- before others
+  end if;
+end
+$func$;
+
+-- Holds a group for some time from now on, unless it is held for longer, as agent.nack_event does. Returns false, and does nothing, if groups need no turn in the queue. For the service.
+create or replace function agent_service.hold_group(_queue text, _group text, _hold interval)
+returns boolean
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null) then
+    return false;
+  end if;
+  perform agent_private.hold_group(_queue, _group, agent_private.hold_end(_hold));
+  return true;
+end
+$func$;
+
+-- Writes holds to these groups, which the caller has locked. One that lasts longer than _until stays.
+create or replace function agent_private.write_holds(_queue text, _locked text[], _until timestamptz[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+begin
+  update agent.queue_group g
+  set held_until = greatest(case when g.held_until > _now then g.held_until end, h.until), version = agent_private.next_version(coalesce(g.version, 0)), updated_at = _now
+  from (select n.key, max(n.until) from unnest(_locked, _until) as n (key, until) group by n.key) as h (key, until)
+  where g.queue = _queue and g.key = h.key;
+  insert into agent_private.group_wake (queue, key, at, event_id)
+  select distinct _queue, n.key, n.until, 0::int8 from unnest(_locked, _until) as n (key, until)
+  union
+  select _queue, n.key, e.vt, 0 -- when leases end
+  from (select distinct n.key from unnest(_locked) as n (key)) as n
+  cross join lateral
+  ( select e.vt
+    from agent.event e
+    where e.queue = _queue and e.group_key = n.key and e.flow <= 2 and e.vt > _now and e.attempts > 0 and e.nacked_at is null
+    limit 1000
+  ) as e;
+  perform agent_private.revoke_turns(_queue, _locked);
+  perform agent_private.withdraw_turns(_queue, _locked);
+  insert into agent_private.group_wake (queue, key, at, event_id, hold_until) -- for the events that others have locked
+  select _queue, n.key, _now + interval '5 ms', 0, max(n.until)
+  from unnest(_locked, _until) as n (key, until)
+  where exists (select from agent.event e where e.queue = _queue and e.group_key = n.key and e.flow <= 2 and e.flow_version is not null)
+  group by n.key;
+end
+$func$;
+
+-- Has no event of these groups be claimed before it is admitted again, but those that others have locked. They keep their slots, so nobody needs the locks of the groups.
+create or replace function agent_private.revoke_turns(_queue text, _keys text[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+begin
+  update agent.event e
+  set flow_version = null
+  where e.ctid = any (array
+  ( select o.place
+    from unnest(_keys) as k (key)
+    cross join lateral
+    ( select e.ctid
+      from agent.event e
+      where e.queue = _queue and e.group_key = k.key and e.flow <= 2 and e.flow_version is not null
+      for update skip locked
+    ) as o (place)
+  ));
+end
+$func$;
+
+-- Has events of groups need a turn in a queue that has no limits of groups, from the end of the transaction on. Without _waits, one that others are about to change like that is left to them.
+create or replace function agent_private.need_turns(_queue text, _waits boolean)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _lock int8 = 31321898691468288 + (hashtextextended(_queue, 0) & 127);
+begin
+  if _waits then
+    perform pg_advisory_xact_lock(_lock);
+  elsif not pg_try_advisory_xact_lock(_lock) then
+    return;
+  end if;
+  insert into agent.queue as q (name, flow_version) values (_queue, agent_private.next_version(0))
+  on conflict (name) do update set flow_version = excluded.flow_version where q.flow_version is null;
+end
+$func$;
+
 -- Whether anything is set for a group.
 create or replace function agent_private.is_group_set(_group agent.queue_group)
 returns boolean
@@ -1359,6 +1504,7 @@ begin
   on conflict (queue, key) do update
   set concurrency = excluded.concurrency, paused = excluded.paused, held_until = excluded.held_until, version = excluded.version, updated_at = excluded.updated_at
   returning g.* into strict _row;
+  delete from agent_private.group_wake w where w.queue = _queue and w.key = _group and w.hold_until is not null;
   -- Two statements: one that has waited for a row does not find its new version by its place.
   _ids = array(select e.id from agent.event e where e.queue = _queue and e.group_key = _group and e.flow <= 2 order by e.id for update);
   update agent.event e set flow_version = null where e.id = any (_ids); -- no others: those it would wait for, out of the order of their ids
@@ -1495,6 +1641,7 @@ declare
   _policy agent.queue;
   _blocking int8; -- with order, the event that the others wait for
   _set agent.queue_group;
+  _hold_until timestamptz; -- of a wake
   _total int8;
 begin
   select q.* into _policy from agent.queue q where q.name = _queue;
@@ -1507,7 +1654,11 @@ begin
     version = null;
     updated_at = null;
     select g.* into _set from agent.queue_group g where g.queue = _queue and g.key = describe_groups.key;
-    if found and agent_private.is_group_set(_set) then
+    _hold_until = (select max(w.hold_until) from agent_private.group_wake w where w.queue = _queue and w.key = describe_groups.key and w.hold_until > _now);
+    if _hold_until is not null then
+      _set.held_until = greatest(_set.held_until, _hold_until);
+    end if;
+    if agent_private.is_group_set(_set) then
       concurrency = _set.concurrency;
       paused = _set.paused;
       held_until = case when _set.held_until > _now then _set.held_until end;

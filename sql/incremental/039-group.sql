@@ -7,11 +7,12 @@ select distinct p.proname, a.grantee
 from pg_catalog.pg_proc p
 cross join pg_catalog.aclexplode(p.proacl) a
 where p.pronamespace in ('agent'::pg_catalog.regnamespace, 'agent_service'::pg_catalog.regnamespace)
-and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events', 'put_subscription_if_match', 'list_subscriptions')
+and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events', 'put_subscription_if_match', 'list_subscriptions', 'nack_event')
 and a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
 
 drop function if exists agent.insert_event
   (jsonb, text, interval, timestamptz, text, text, int4, text, int4, timestamptz, interval, timestamptz, text, jsonb);
+drop function if exists agent.nack_event(int8, text, interval, text, boolean, boolean, boolean, text[], boolean);
 drop function if exists agent_service.claim_from_watermarks
   (text, int4, int4, interval, text, text[], int8[], text[], int4[], text[], timestamptz[], boolean, int8);
 drop function if exists agent_private.claim_events_of_types
@@ -111,6 +112,7 @@ create table agent_private.group_wake
 , at timestamptz not null default clock_timestamp()
 , event_id int8                             -- the event that becomes due
 , after_key text collate "C"
+, hold_until timestamptz                    -- the group is held until then: who set it could not lock the group
 )
 with
 ( autovacuum_vacuum_threshold = 1000
@@ -135,3 +137,6 @@ with
 , autovacuum_vacuum_scale_factor = 0.02
 , autovacuum_vacuum_cost_delay = 0
 );
+
+-- The holds that nobody has written to their groups yet. Who admits events looks here, too.
+create index group_wake_hold on agent_private.group_wake (queue, key) where hold_until is not null;
