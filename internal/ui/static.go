@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -22,10 +23,11 @@ type Asset struct {
 	Content []byte
 }
 
-// assets are the files by name, and assetNames their names with a hash of their content, under which browsers may keep them for good.
-var assets, assetNames = loadAssets()
+// assets are the files by their names with a hash of their content, under which browsers may keep them for good, and those names by the names of the files. They are read for the first page, as their media
+// types come from files of the system.
+var assets = sync.OnceValues(loadAssets)
 
-func loadAssets() (map[string]Asset, map[string]string) {
+func loadAssets() (byHashed map[string]Asset, hashedNames map[string]string) {
 	files, err := fs.Glob(staticFiles, "static/*")
 	if err != nil {
 		panic(err) // the pattern is a constant
@@ -47,7 +49,8 @@ func loadAssets() (map[string]Asset, map[string]string) {
 
 // assetPath returns the path under /ui/ of a file that pages load. It panics for a name that there is not: templates have constants.
 func assetPath(name string) string {
-	hashed, ok := assetNames[name]
+	_, names := assets()
+	hashed, ok := names[name]
 	if !ok {
 		panic("there is no asset " + name)
 	}
@@ -56,7 +59,8 @@ func assetPath(name string) string {
 
 // ServeAsset answers a request for a file that pages load, by the name that pages have for it. It returns false when there is none.
 func ServeAsset(w http.ResponseWriter, r *http.Request, name string) bool {
-	a, ok := assets[name]
+	files, _ := assets()
+	a, ok := files[name]
 	if !ok {
 		return false
 	}

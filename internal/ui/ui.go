@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -137,8 +138,8 @@ func (p *Page) Navigation() (links []Link) {
 	return links
 }
 
-// pages are the templates by the name of the page.
-var pages = parse()
+// pages are the templates by the name of the page. They are parsed for the first page that is rendered: that takes longer than most commands, which need none.
+var pages = sync.OnceValue(parse)
 
 func parse() map[string]*template.Template {
 	common := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
@@ -160,7 +161,7 @@ func parse() map[string]*template.Template {
 
 // Render writes the HTML of a page. It fails when a template fails, and then has written nothing.
 func Render(w io.Writer, p *Page) error {
-	t := pages[p.Name]
+	t := pages()[p.Name]
 	if t == nil {
 		return fmt.Errorf("there is no page %q", p.Name)
 	}
