@@ -731,3 +731,108 @@ func TestANackHoldsAGroupThatIsLocked(t *testing.T) {
 		t.Errorf("at the end of the hold, claimed %v, want %v and %d", got, ids, third)
 	}
 }
+
+// claimedAt returns when the events of a group were claimed, in order, as those in the queue and history have it.
+func (b env) claimedAt(t *testing.T, group string) []time.Time {
+	t.Helper()
+	return pgtest.Query[[]time.Time](t, b.sql, `
+		select coalesce(array_agg(c order by c), '{}') from
+		(select unnest(claimed) as c from agent.event where group_key = $1 union all select unnest(claimed) from agent.event_hist where group_key = $1) as c`, group)
+}
+
+// wantNext fails the test unless a claim gets nothing now, and these events when the next of a group can be claimed, which is in about so long.
+func (b env) wantNext(t *testing.T, q, when string, in time.Duration, want ...int64) {
+	t.Helper()
+	b.wantClaimed(t, q, when+", at once")
+	due := pgtest.Query[time.Duration](t, b.sql, `select agent_service.next_vt($1)`, q)
+	if due > in || due < in-10*time.Second {
+		t.Errorf("%s: the next one can be claimed in %s, want %s", when, due, in)
+	}
+	b.exec(t, `update agent.event set vt = vt - $2::interval where queue = $1 and flow = 1 and vt > clock_timestamp()`, q, due+time.Millisecond)
+	b.exec(t, `update agent.queue_group set tat = tat - $2::interval, last_claim = last_claim - $2::interval where queue = $1`, q, due+time.Millisecond)
+	b.wantClaimed(t, q, when+", when it is due", want...)
+}
+
+func TestAGroupIsClaimedNoFasterThanItsRate(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"rate": {"limit": 1, "period": "1 minute", "burst": 2}}`)
+	ids := b.insertGrouped(t, "q", "a", "a", "a", "b", "")
+	b.wantClaimed(t, "q", "at first", ids[0], ids[1], ids[3], ids[4])
+	b.wantClaimed(t, "q", "after the burst")
+	if why := pgtest.Query[string](t, b.sql, `select blocked_by ->> 'reason' from agent.list_groups('q', _group => 'a')`); why != "rate" {
+		t.Errorf("the group is blocked by %s", why)
+	}
+	b.wantNext(t, "q", "after the burst", time.Minute, ids[2])
+	// Retries count, lost leases, too.
+	b.exec(t, `select agent.nack_event($1, null)`, ids[0])
+	b.wantNext(t, "q", "after a nack", time.Minute, ids[0])
+	b.endLease(t, ids[1])
+	b.wantNext(t, "q", "after a lost lease", time.Minute, ids[1])
+	// What is released does not count, as it was claimed last.
+	b.exec(t, `update agent.event set receipt_hash = agent_private.token_hash('0123456789abcdef') where id = any ($1)`, ids[:3])
+	b.exec(t, `select agent.release_event($1::int8, $1::int8 || '.2.0123456789abcdef')`, ids[1])
+	b.wantClaimed(t, "q", "after a release", ids[1])
+	b.exec(t, `select agent.release_event($1::int8, $1::int8 || '.1.0123456789abcdef')`, ids[2])
+	b.wantNext(t, "q", "after a release of what was claimed before others", time.Minute, ids[2])
+	b.exec(t, `select agent.delete_events(array_agg(id)) from agent.event`)
+	ids = b.insertGrouped(t, "q", "a", "a")
+	b.wantClaimed(t, "q", "after acks")
+	b.limit(t, "q", `null`)
+	b.wantClaimed(t, "q", "without a rate", ids...)
+
+	b.limit(t, "one", `{"concurrency": 10}`)
+	b.exec(t, `select agent.put_group('one', 'a', '{"rate": {"limit": 2, "period": "4 minutes"}}')`)
+	ids = b.insertGrouped(t, "one", "a", "b", "a", "b", "a")
+	b.wantClaimed(t, "one", "with a rate of one group", ids[0], ids[1], ids[3])
+	b.wantNext(t, "one", "of it", 2*time.Minute, ids[2])
+	b.exec(t, `select agent.delete_group('one', 'a')`)
+	b.wantClaimed(t, "one", "without it", ids[4])
+	for _, flow := range []string{`{"rate": 1}`, `{"rate": {"limit": 1}}`, `{"rate": {"period": "1 s"}}`, `{"rate": {"limit": 0, "period": "1 s"}}`, `{"rate": {"limit": 1, "period": "1 ms"}}`, `{"rate": {"limit": 1, "period": "1 s", "burst": 0}}`, `{"rate": {"limit": 1, "period": "1 s", "at": 0}}`} {
+		_, err := b.sql.Exec(t.Context(), `select agent.put_queue('q', jsonb_build_object('flow', $1::jsonb))`, flow)
+		if pgErr, isAnswer := errors.AsType[*pgconn.PgError](err); !isAnswer || pgErr.Code != "QD003" {
+			t.Errorf("%s: %v", flow, err)
+		}
+	}
+}
+
+func TestAGroupInOrderKeepsItsOrderAtItsRate(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"order": true, "rate": {"limit": 1, "period": "1 minute"}}`)
+	ids := b.insertGrouped(t, "q", "a", "a", "a")
+	b.wantClaimed(t, "q", "at first", ids[0])
+	b.exec(t, `select agent.nack_event($1, null)`, ids[0])
+	b.wantNext(t, "q", "after a nack", time.Minute, ids[0])
+	b.exec(t, `select agent.delete_event($1)`, ids[0])
+	b.wantNext(t, "q", "after an ack", time.Minute, ids[1])
+}
+
+func TestAClaimThatWaitsIsWokenWhenTheRateLetsTheNextOneThrough(t *testing.T) {
+	t.Parallel()
+	patient := func(cfg *queue.Config) { cfg.PollInterval = time.Hour } // who is not told waits for ever
+	b := setup(t, patient)
+	runService(t, b.Service)
+	other := anotherService(t, b.url, patient)
+	runService(t, other)
+	b.limit(t, "q", `{"rate": {"limit": 10, "period": "1 s"}}`)
+	for range 6 {
+		b.insertEvents(t, queue.InsertParams{Queue: "q", Group: "g"})
+	}
+	for i := range 6 {
+		waits := []*queue.Service{b.Service, other}[i%2]
+		events, err := waits.Claim(t.Context(), queue.ClaimParams{Queue: "q", Limit: 10, Wait: time.Minute})
+		if err != nil || len(events) != 1 {
+			t.Fatalf("claim %d got %d events, %v", i, len(events), err)
+		}
+	}
+	claimed := b.claimedAt(t, "g")
+	for i := 1; i < len(claimed); i++ {
+		if d := claimed[i].Sub(claimed[i-1]); d < 100*time.Millisecond {
+			t.Errorf("claim %d came %s after the one before", i, d)
+		}
+	}
+	if took := claimed[5].Sub(claimed[0]); took > 20*time.Second {
+		t.Errorf("six claims took %s", took)
+	}
+}

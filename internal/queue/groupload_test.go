@@ -33,6 +33,7 @@ type limitedQueue struct {
 	groups             int // how many there are; 0: its events have none
 	concurrency, total int // 0: none, or others from time to time
 	order, blocks      bool
+	rate, burst        int // claims of a group in a second; 0: any number
 }
 
 var limitedQueues = []limitedQueue{
@@ -46,12 +47,14 @@ var limitedQueues = []limitedQueue{
 	{name: "free", flow: `null`, groups: 3},
 	{name: "ordered", flow: `{"order": true}`, groups: 5, concurrency: 1, order: true},
 	{name: "strict", flow: `{"order": true, "on_failed": "block"}`, groups: 5, concurrency: 1, order: true, blocks: true},
+	{name: "rated", flow: `{"rate": {"limit": 10, "period": "1 s", "burst": 2}, "concurrency": 4}`, groups: 5, concurrency: 4, rate: 10, burst: 2},
+	{name: "paced", flow: `{"rate": {"limit": 20, "period": "1 s"}, "order": true}`, groups: 5, concurrency: 1, order: true, rate: 20, burst: 1},
 }
 
 const groupRecorder = `
 create schema group_check;
 create table group_check.log
-(seq int8 generated always as identity, at timestamptz, op text, id int8, queue text, key text, attempts int4, vt timestamptz, is_nacked boolean, began timestamptz, tx int8);
+(seq int8 generated always as identity, at timestamptz, op text, id int8, queue text, key text, attempts int4, vt timestamptz, is_nacked boolean, began timestamptz, tx int8, claimed timestamptz);
 create table group_check.posted (tx int8, at timestamptz); -- transactions that a poster knows to be committed
 create table group_check.block (seq int8 generated always as identity, at timestamptz, queue text, key text, copy int8, is_gone boolean);
 create table group_check.change (at timestamptz, queue text, key text, what text, value text);
@@ -59,8 +62,8 @@ create function group_check.record() returns trigger language plpgsql set search
 declare
   r agent.event = case when tg_op = 'DELETE' then old else new end;
 begin
-  insert into group_check.log (at, op, id, queue, key, attempts, vt, is_nacked, began, tx)
-  values (clock_timestamp(), tg_op, r.id, r.queue, coalesce(r.group_key, ''), r.attempts, r.vt, r.nacked_at is not null, statement_timestamp(), txid_current());
+  insert into group_check.log (at, op, id, queue, key, attempts, vt, is_nacked, began, tx, claimed)
+  values (clock_timestamp(), tg_op, r.id, r.queue, coalesce(r.group_key, ''), r.attempts, r.vt, r.nacked_at is not null, statement_timestamp(), txid_current(), r.claimed[cardinality(r.claimed)]);
   return null;
 end $$;
 create function group_check.record_block() returns trigger language plpgsql set search_path to pg_catalog as $$
@@ -538,6 +541,7 @@ func (l *groupLoad) verify() {
 		l.t.Logf("%s: %d claims", q.name, len(byQueue[q.name]))
 	}
 	l.checkOrder()
+	l.checkRates()
 	limits := l.limitsOfChanging()
 	paused := l.pauses()
 	for of, spans := range byGroup {
@@ -570,13 +574,13 @@ func (l *groupLoad) checkOrder() {
 		( select l.id, l.queue, l.key, min(l.began) filter (where l.op = 'INSERT') as began, min(p.at) as posted, max(l.at) filter (where l.op = 'DELETE') as ended
 		  from group_check.log l
 		  left join group_check.posted p on p.tx = l.tx and l.op = 'INSERT'
-		  where l.queue in ('ordered', 'strict') and l.key <> ''
+		  where l.queue in ('ordered', 'strict', 'paced') and l.key <> ''
 		  group by 1, 2, 3
 		)
 		, claimed as
 		( select c.id, c.queue, c.key, c.at
 		  from (select l.*, lag(l.attempts) over (partition by l.id order by l.seq) as before from group_check.log l where l.op <> 'DELETE') c
-		  where c.attempts > c.before and c.queue in ('ordered', 'strict') and c.key <> ''
+		  where c.attempts > c.before and c.queue in ('ordered', 'strict', 'paced') and c.key <> ''
 		)
 		, block as
 		( select b.*, coalesce(lead(b.at) over (partition by b.queue, b.key order by b.seq), 'infinity') as until from group_check.block b
@@ -608,6 +612,46 @@ func (l *groupLoad) checkOrder() {
 		}
 	}
 	l.t.Logf("%d times a group has stopped", pgtest.Query[int64](l.t, l.sql, `select count(*) from group_check.block where not is_gone and copy is null`))
+}
+
+// checkRates checks that in no window of time more events of a group were claimed than its burst and what its rate adds. Claims that were released do not count.
+func (l *groupLoad) checkRates() {
+	for _, q := range limitedQueues {
+		if q.rate == 0 {
+			continue
+		}
+		rows, err := l.sql.Query(l.t.Context(), `
+			select c.key, c.claimed
+			from
+			( select l.*, lag(l.attempts) over w as before, lead(l.attempts) over w as after, lead(l.op) over w as next
+			  from group_check.log l
+			  where l.queue = $1 and l.key <> ''
+			  window w as (partition by l.id order by l.seq)
+			) as c
+			where c.op = 'UPDATE' and c.attempts > c.before and (c.next is distinct from 'UPDATE' or c.after >= c.attempts)
+			order by c.key, c.claimed`, q.name)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		var key, last string
+		var at, tat time.Time
+		step := time.Second / time.Duration(q.rate)
+		if _, err := pgx.ForEachRow(rows, []any{&key, &at}, func() error {
+			if key != last {
+				last, tat = key, time.Time{}
+			}
+			if early := tat.Add(-time.Duration(q.burst-1) * step).Sub(at); early > 10*time.Microsecond {
+				l.fault("the group %s of %s was claimed at %s, %s before its rate allows it", key, q.name, at.Format(time.RFC3339Nano), early)
+			}
+			if tat.Before(at) {
+				tat = at
+			}
+			tat = tat.Add(step)
+			return nil
+		}); err != nil {
+			l.t.Fatal(err)
+		}
+	}
 }
 
 // mostAtOnce returns the highest number of leases that share an instant.
@@ -755,12 +799,15 @@ func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
 		},
 		"a place lost by a retry": {
 			[]string{
-				brokenFunction("return_slot", `and not (q.flow_order and e.flow_version is not distinct from q.flow_version)`, ``),
+				brokenFunction("return_slot", `and not (q.flow_order and not q.flow_paced and e.flow_version is not distinct from q.flow_version)`, ``),
 				brokenFunction("first_in_order", `least(_first, _id)`, `_first`),
 			}, "was finished",
 		},
 		"a group that does not stop": {
 			[]string{brokenFunction("first_in_order", `if _copy is null then`, `if false then`)}, "was stopped",
+		},
+		"a rate of claims that are not counted": {
+			[]string{brokenFunction("admit_paced_events", `where k.claims > 0`, `where false`)}, "before its rate allows it",
 		},
 		"the total counted before its lock": {
 			[]string{brokenFunction("begin_limited_claim", `for no key update;`, `;`)}, "leases of the queue",

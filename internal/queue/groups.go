@@ -26,6 +26,7 @@ type Group struct {
 // GroupSettings is what holds for one group alone. The zero value: what holds for all groups of its queue.
 type GroupSettings struct {
 	Concurrency *int       // leases at once, 1 to MaxConcurrency; nil: as the policy of the queue says
+	Rate        *Rate      `db:"-"` // of its claims; nil: as the policy of the queue says
 	Paused      bool       // nothing of it is handed out
 	HeldUntil   *time.Time // nothing of it is handed out before; nil: it is
 }
@@ -34,7 +35,7 @@ type GroupSettings struct {
 type Block struct {
 	Reason BlockReason `json:"reason"`
 	Limit  *int        `json:"limit,omitempty"`    // of BlockedByConcurrency and BlockedByTotal
-	Until  *time.Time  `json:"until,omitempty"`    // of BlockedByHold
+	Until  *time.Time  `json:"until,omitempty"`    // of BlockedByHold and BlockedByRate
 	ID     *int64      `json:"event_id,omitempty"` // of BlockedByOrder: the first event, which is unfinished, or the one for which the group has stopped
 }
 
@@ -47,6 +48,7 @@ const (
 	BlockedByPause       BlockReason = "paused"       // the group is
 	BlockedByHold        BlockReason = "hold"         // the group is held until a time
 	BlockedByOrder       BlockReason = "order"        // another event of the group comes first, or the group has stopped
+	BlockedByRate        BlockReason = "rate"         // as many of the group were claimed lately as may be
 	BlockedByConcurrency BlockReason = "concurrency"  // as many of the group are leased as may be
 	BlockedByTotal       BlockReason = "total"        // as many of the queue are leased as may be
 )
@@ -75,6 +77,9 @@ func (s *Service) PutGroup(ctx context.Context, queue, group string, settings Gr
 	object := map[string]any{"paused": settings.Paused}
 	if settings.Concurrency != nil {
 		object["concurrency"] = *settings.Concurrency
+	}
+	if settings.Rate != nil {
+		object["rate"] = settings.Rate.object()
 	}
 	if settings.HeldUntil != nil {
 		object["held_until"] = settings.HeldUntil.UTC()
@@ -109,12 +114,23 @@ func (s *Service) DeleteGroup(ctx context.Context, queue, group string, versions
 	return wrap("ending what holds for a group", err)
 }
 
-const groupColumns = `key, concurrency, paused, held_until, waiting, admitted, leased, scheduled, oldest, next_at, blocked_by, version, updated_at`
+const groupColumns = `key, concurrency, paused, held_until, waiting, admitted, leased, scheduled, oldest, next_at, blocked_by, version, updated_at, rate_limit, rate_period, rate_burst`
+
+// groupRow is a Group as rows have it.
+type groupRow struct {
+	Group
+	rateColumns
+}
+
+func (r *groupRow) group() Group {
+	r.Rate = r.rate()
+	return r.Group
+}
 
 // GetGroup returns one group of a queue: one without events, and with nothing set, if there is none.
 func (s *Service) GetGroup(ctx context.Context, queue, group string) (Group, error) {
-	g, err := shortCall(ctx, &s.pools, pg.CollectOne[Group], `select `+groupColumns+` from agent_service.get_group($1, $2)`, queue, group)
-	return g, wrap("reading a group", err)
+	g, err := shortCall(ctx, &s.pools, pg.CollectOne[groupRow], `select `+groupColumns+` from agent_service.get_group($1, $2)`, queue, group)
+	return g.group(), wrap("reading a group", err)
 }
 
 // Groups returns one page of the groups of a queue. With p.ByWaiting it counts up to a thousand groups: of a queue that has more, those that a sample of what waits has the most of.
@@ -123,7 +139,10 @@ func (s *Service) Groups(ctx context.Context, p GroupsParams) (page GroupsPage, 
 	const listing = "groups"
 	size := pg.PageSize(p.Limit)
 	if p.ByWaiting {
-		page.Groups, err = collect[Group](ctx, s, `select `+groupColumns+` from agent_service.longest_groups($1, $2, $3)`, p.Queue, size, p.Blocked)
+		longest, err := collect[groupRow](ctx, s, `select `+groupColumns+` from agent_service.longest_groups($1, $2, $3)`, p.Queue, size, p.Blocked)
+		for i := range longest {
+			page.Groups = append(page.Groups, longest[i].group())
+		}
 		return page, wrap("listing groups", err)
 	}
 	after, err := pg.ParseCursor(listing, p.Cursor)
@@ -131,7 +150,7 @@ func (s *Service) Groups(ctx context.Context, p GroupsParams) (page GroupsPage, 
 		return page, err
 	}
 	type listed struct {
-		Group
+		groupRow
 		IsListed bool // false: it says only where the page goes on
 	}
 	found, err := collect[listed](ctx, s, `select `+groupColumns+`, is_listed from agent_service.list_groups($1, $2, coalesce($3, ''), $4)`, p.Queue, size+1, after.Name, p.Blocked)
@@ -149,7 +168,7 @@ func (s *Service) Groups(ctx context.Context, p GroupsParams) (page GroupsPage, 
 		page.Cursors = pg.Cursors(found, listing, end)
 	}
 	for i := range found {
-		page.Groups = append(page.Groups, found[i].Group)
+		page.Groups = append(page.Groups, found[i].group())
 	}
 	return page, nil
 }

@@ -339,6 +339,38 @@ type Flow struct {
 	Total       *int      `db:"flow_total"`       // of the queue, 1 to MaxConcurrency; nil: any number
 	Order       bool      `db:"flow_order"`       // of a group, only the first unfinished event can be claimed, by id
 	OnFailed    *OnFailed `db:"flow_on_failed"`   // of groups in order; nil: ContinueOnFailed, or there is no order
+	Rate        *Rate     `db:"-"`                // of the claims of each group; nil: any number
+}
+
+// Rate limits how many events of a group are claimed in any window of time: Burst, and Limit more in each Period. Retries count; claims that are released do not, unless there was a later one.
+type Rate struct {
+	Limit  int           // 1 to MaxConcurrency
+	Period time.Duration // 10 ms to 24 h
+	Burst  int           // 1 to MaxConcurrency
+}
+
+// rateColumns is a Rate as rows have it.
+type rateColumns struct {
+	RateLimit  *int
+	RatePeriod *time.Duration
+	RateBurst  *int
+}
+
+func (c *rateColumns) rate() *Rate {
+	if c.RateLimit == nil || c.RatePeriod == nil || c.RateBurst == nil {
+		return nil
+	}
+	return &Rate{*c.RateLimit, *c.RatePeriod, *c.RateBurst}
+}
+
+// object returns the rate as SQL takes it; nil: none.
+func (r *Rate) object() map[string]any {
+	if r == nil {
+		return nil
+	}
+	object := map[string]any{"limit": r.Limit, "burst": r.Burst}
+	putInterval(object, "period", &r.Period)
+	return object
 }
 
 // What becomes of a group in order when one of its events ends without success: it fails, or it expires after it was claimed.

@@ -492,7 +492,7 @@ as $func$
 begin
   return array
   ( select case
-      when p.flow_total is not null or n.option ->> 'group' is distinct from n.requested ->> 'group' then null
+      when p.flow_total is not null or p.flow_paced and n.option ? 'group' or n.option ->> 'group' is distinct from n.requested ->> 'group' then null
       when p.flow_version is not null and n.option ? 'group' and exists (select from unnest(_options) as o (option) where o.option ? 'key') then null
       when p.paused or n.delay is null and p.delay > interval '0' or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
       when n.lease = interval '0' then coalesce(agent_private.bounded_lease(p.invisible_for), interval '10 minutes')

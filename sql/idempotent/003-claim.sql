@@ -17,7 +17,8 @@
 -- Of the events after the first _max_bytes of JSON as text (null: no limit) event, meta, publication and occurrence are null: the caller releases
 -- them. An event that nobody can read is not claimed, but goes into history as failed.
 --
--- A claim that comes up short in a queue with limits looks once for more, see agent_private.look_for_more; _is_again says that it has.
+-- A claim that comes up short in a queue with limits looks once for more, see agent_private.look_for_more; _is_again says that it has. _is_noted says that the caller records the claims of a queue
+-- with rates, see agent_private.note_claims.
 --
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
 -- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
@@ -42,6 +43,7 @@ create or replace function agent_service.claim_from_watermarks
 , _max_bytes int8 default null
 , _hashes bytea default null
 , _is_again boolean default false
+, _is_noted boolean default false
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
@@ -66,6 +68,7 @@ declare
   _paused boolean; -- by the queue's policy
   _flow_version int8; -- null: events of groups need no turn
   _total int4;
+  _is_paced boolean;
   _policy_max_attempts int4;
   _policy_invisible_for interval;
   _has_unchecked boolean; -- there are events that were not checked when they were written
@@ -81,6 +84,7 @@ declare
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _count int4;
   _claimed_lanes int4[] = _lanes;
+  _keys text[] = '{}'; -- of the groups of what was claimed, with rates
 begin
   if coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
@@ -92,20 +96,49 @@ begin
     perform agent_private.raise_invalid('order', 'must be fifo or random');
   end if;
   if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane and the policy in one statement, which is cheaper than two
-    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, l.priority
+    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, l.priority
     , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
-    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _lane, _has_unchecked
+    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _lane, _has_unchecked
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue
     left join lateral (select e.priority from agent.event e where e.queue = a.queue order by e.priority limit 1) as l on true;
   else
-    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total
+    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced
     , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
-    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _has_unchecked
+    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _has_unchecked
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue;
   end if;
   if _paused then
+    return;
+  elsif _is_paced and not _is_noted then
+    for _round in 1 .. 2 loop
+      _keys = '{}';
+      for id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from, type, source, priority, key, max_attempts, expires_at, worker, past_attempts
+        , occurrence, meta, publication, claim_token, text_size, dead_letter_of, prior_vt, slot, group_key
+      in
+        select *
+        from agent_service.claim_from_watermarks
+        ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, true, true
+        )
+      loop
+        return next;
+        _slot = _slot + 1;
+        _limit = _limit - 1;
+        if group_key is not null then
+          _keys = _keys || group_key;
+          _now = greatest(_now, claimed[cardinality(claimed)]);
+        end if;
+      end loop;
+      if _keys <> '{}' then -- before anything more is admitted
+        perform agent_private.note_claims(_queue, _keys, _now);
+      end if;
+      exit when _limit = 0 or _round = 2 or not agent_private.look_for_more(_queue, _limit, _lanes, _watermarks, _types, _exclude_ids);
+      _lanes = null;
+      _lane_types = null;
+      _watermarks = null;
+      _hashes = null;
+    end loop;
     return;
   elsif _has_unchecked then
     perform agent_private.check_waiting_events(_queue, greatest(_limit, 100));
@@ -123,7 +156,7 @@ begin
   if cardinality(_types) > 0 then
     return query
     select t.*
-    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null) t;
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null, _is_paced) t;
     get diagnostics _count = row_count;
     _limit = _limit - _count;
     _slot = _count;
@@ -161,6 +194,7 @@ begin
         , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
             else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
         , in_total = case when _total is not null then true end
+        , flow = case when _is_paced and e.group_key is not null then 2 else e.flow end
       from
       ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
         from
@@ -171,7 +205,7 @@ begin
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
           and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version)
+          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced))
           order by e.vt, e.id
           limit _limit
           for update skip locked
@@ -368,6 +402,7 @@ create or replace function agent_private.claim_events_of_types
 , _hashes bytea
 , _flow_version int8
 , _is_counted boolean -- against the limit of the queue
+, _is_paced boolean -- against rates of groups
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
@@ -446,7 +481,7 @@ begin
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
           and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version)
+          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced))
           order by e.vt, e.id
           limit _limit
         ) as l
@@ -468,6 +503,7 @@ begin
           , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
               else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
           , in_total = case when _is_counted then true end
+          , flow = case when _is_paced and e.group_key is not null then 2 else e.flow end
         from
         ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
           from unnest(_scanned_types, _bottoms) as k (type, bottom)
@@ -480,7 +516,7 @@ begin
             and (e.expires_at is null or e.expires_at > _now)
             and (_exclude_ids is null or e.id <> all (_exclude_ids))
             and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-            and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version)
+            and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced))
             order by e.vt, e.id
             limit _limit
             for update skip locked

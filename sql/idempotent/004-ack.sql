@@ -384,6 +384,9 @@ begin
   join unnest(_ids, _receipts) as a (id, receipt) on a.id = l.id
   where agent_private.is_receipt(a.receipt, l.id, l.attempts, l.claimed, l.receipt_hash);
 
+  if exists (select from agent.queue q where q.flow_paced) then
+    perform agent_private.note_releases(_mine);
+  end if;
   return query
   update agent.event e
   set attempts = e.attempts - 1
@@ -395,6 +398,9 @@ begin
     , in_total = null
   where e.id = any(_mine)
   returning id, queue, vt, type, priority;
+  if exists (select from agent.queue q where q.flow_paced) then
+    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_mine) and e.flow = 2;
+  end if;
 end
 $func$;
 
@@ -446,6 +452,9 @@ begin
     perform agent_private.raise_invalid('delay', 'must not be negative');
   end if;
   select h.ids, h.places into _held, _places from agent_private.lock_leases(_ids, _receipts, _queues) h;
+  if exists (select from agent.queue q where q.flow_paced) then
+    perform agent_private.note_releases(_held);
+  end if;
   return query
   with released as
   ( update agent.event e
@@ -456,6 +465,7 @@ begin
       , receipt_hash = nullif(substr(e.receipt_hash, 9), '')
       , worker = e.past_attempts -> -1 ->> 'worker'
       , in_total = null
+      , admitted_at = case when _delay > interval '0' then null else e.admitted_at end
     where e.id = any (_held)
     returning id, vt, queue, type, priority
   )
@@ -463,8 +473,8 @@ begin
   from unnest(_ids) with ordinality as n (id, place)
   left join released r on r.id = n.id and n.place = any (_places)
   order by n.place;
-  if _delay > interval '0' and exists (select from agent.queue q where q.flow_version is not null) then -- their slots are for others until then
-    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_held) and e.group_key is not null;
+  if exists (select from agent.queue q where q.flow_version is not null) then -- their slots are for others until then, and a rate is for those who claim
+    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_held) and e.group_key is not null and (_delay > interval '0' or e.flow = 2);
   end if;
 end
 $func$;

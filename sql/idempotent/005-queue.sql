@@ -43,7 +43,7 @@ begin
   if jsonb_typeof(_flow) <> 'object' then
     perform agent_private.raise_invalid('flow', 'must be a JSON object');
   end if;
-  for _unknown in select p from jsonb_object_keys(_flow) p where p not in ('concurrency', 'total', 'order', 'on_failed') loop
+  for _unknown in select p from jsonb_object_keys(_flow) p where p not in ('concurrency', 'total', 'order', 'on_failed', 'rate') loop
     perform agent_private.raise_invalid('flow', 'must not have ' || quote_literal(_unknown));
   end loop;
   if coalesce(jsonb_typeof(_flow -> 'order'), 'null') not in ('boolean', 'null') then
@@ -69,6 +69,8 @@ begin
   _row.flow_concurrency = agent_private.check_limit('flow/concurrency', _flow -> 'concurrency');
   _row.flow_total = agent_private.check_limit('flow/total', _flow -> 'total');
   _row.flow_order = coalesce((_flow ->> 'order')::boolean, false);
+  select r.rate_limit, r.rate_period, r.rate_burst into _row.flow_rate_limit, _row.flow_rate_period, _row.flow_rate_burst from agent_private.read_rate('flow/rate', _flow -> 'rate') r;
+  _row.flow_paced = _row.flow_rate_limit is not null or exists (select from agent.queue_group g where g.queue = _name and g.rate_limit is not null);
   _row.flow_on_failed = case when _row.flow_order then coalesce(_flow ->> 'on_failed', 'continue') end;
   _row.updated_at = clock_timestamp();
   _row.resumed_at = case when not _row.paused then _row.updated_at end; -- used only if the queue was paused
@@ -118,13 +120,15 @@ begin
   _row.flow_version = case when agent_private.has_turns(_row) then agent_private.next_version(0) end;
   insert into agent.queue as q select _row.*
   on conflict (name) do update
-  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, group_from, updated_at, resumed_at, flow_concurrency, flow_total, flow_order, flow_on_failed, flow_version)
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, group_from, updated_at, resumed_at, flow_concurrency, flow_total, flow_order, flow_on_failed, flow_rate_limit, flow_rate_period, flow_rate_burst, flow_paced, flow_version)
     = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
       , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.dead_letter_queue, excluded.delay, excluded.wait, excluded.group_from, excluded.updated_at
       , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
-      , excluded.flow_concurrency, excluded.flow_total, excluded.flow_order, excluded.flow_on_failed
+      , excluded.flow_concurrency, excluded.flow_total, excluded.flow_order, excluded.flow_on_failed, excluded.flow_rate_limit, excluded.flow_rate_period, excluded.flow_rate_burst, excluded.flow_paced
       , case
-          when row(q.flow_concurrency, q.flow_order, q.flow_on_failed) is not distinct from row(excluded.flow_concurrency, excluded.flow_order, excluded.flow_on_failed) then q.flow_version
+          when row(q.flow_concurrency, q.flow_order, q.flow_on_failed, q.flow_rate_limit, q.flow_rate_period, q.flow_rate_burst, q.flow_paced)
+            is not distinct from
+            row(excluded.flow_concurrency, excluded.flow_order, excluded.flow_on_failed, excluded.flow_rate_limit, excluded.flow_rate_period, excluded.flow_rate_burst, excluded.flow_paced) then q.flow_version
           when q.flow_version is not null or excluded.flow_version is not null then agent_private.next_version(coalesce(q.flow_version, 0))
         end
       )
@@ -153,9 +157,9 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.group_from, new.flow_concurrency, new.flow_total, new.flow_order, new.flow_on_failed)
+  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.group_from, new.flow_concurrency, new.flow_total, new.flow_order, new.flow_on_failed, new.flow_rate_limit, new.flow_rate_period, new.flow_rate_burst)
     is distinct from
-    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.group_from, old.flow_concurrency, old.flow_total, old.flow_order, old.flow_on_failed)
+    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.group_from, old.flow_concurrency, old.flow_total, old.flow_order, old.flow_on_failed, old.flow_rate_limit, old.flow_rate_period, old.flow_rate_burst)
   then
     new.version = agent_private.next_version(old.version);
   end if;
@@ -204,6 +208,7 @@ begin
     _row.name = _name;
     _row.paused = false;
     _row.flow_order = false;
+    _row.flow_paced = false;
   end if;
   return _row;
 end
@@ -325,6 +330,7 @@ begin
   delete from agent.queue_group g where g.queue = _queue;
   delete from agent_private.group_wake w where w.queue = _queue;
   delete from agent_private.group_block b where b.queue = _queue;
+  delete from agent_private.group_claim c where c.queue = _queue;
   perform agent.notify_queues(array[_queue], 'deleted');
   perform agent_private.record_audit('queue.delete', _queue, jsonb_build_object('purged', purged));
   is_deleted = true;

@@ -17,6 +17,9 @@
 -- In a queue with flow_order one event of a group is admitted at a time, the first by its id of all that are unfinished: one that is not due yet, too, so that a retry keeps its
 -- place. Where on_failed is 'block', a row in agent_private.group_block stands for an event that failed, and no other is admitted until it is gone.
 --
+-- In a queue with a rate no more of a group are admitted ahead of their claims than its burst, each with the earliest time at which a claim conforms as its vt. Claims set flow to 2, and
+-- are added to the tat of the group under its lock, or recorded in agent_private.group_claim. An event whose lease is lost waits for a turn again.
+--
 -- The lateral subqueries keep the planner from searching by the queue alone, as it does while a table seems empty.
 
 -- The vt of an event that waits for its turn. What an event has as its vt is the earliest time at which it can be claimed, and for these nobody knows it. Inlined,
@@ -30,7 +33,7 @@ return timestamptz '9999-12-31 00:00:00+00';
 create or replace function agent_private.has_turns(_policy agent.queue)
 returns boolean
 language sql immutable parallel safe
-return _policy.flow_concurrency is not null or _policy.flow_order;
+return _policy.flow_concurrency is not null or _policy.flow_order or _policy.flow_rate_limit is not null;
 
 -- The event of a group as its row is when it comes into its queue, for the trigger check_event: claimable in a queue where groups need no turn, else waiting, with
 -- a wake. One with flow 3 waits and leaves none: its group is locked. A copy of an event for which its group is stopped takes the place of that. Raises QD003 for a key that no group has.
@@ -170,10 +173,14 @@ declare
   _concurrency int4;
   _order boolean = false;
   _on_failed text;
+  _is_paced boolean;
   _chosen int8;
 begin
-  select q.flow_version, q.flow_concurrency, q.flow_order, q.flow_on_failed into _version, _concurrency, _order, _on_failed from agent.queue q where q.name = _queue;
-  if _order then
+  select q.flow_version, q.flow_concurrency, q.flow_order, q.flow_on_failed, q.flow_paced into _version, _concurrency, _order, _on_failed, _is_paced from agent.queue q where q.name = _queue;
+  if _is_paced then
+    select a.admitted, a.vt into strict admitted, vt from agent_private.admit_paced_events(_queue, _locked) a;
+    return;
+  elsif _order then
     with chosen as materialized
     ( select agent_private.first_in_order(_queue, k.key, _on_failed = 'block') as id
       from unnest(_locked) as k (key)
@@ -227,6 +234,167 @@ begin
     insert into agent_private.group_wake (queue, key, at)
     select _queue, k.key, clock_timestamp() + case when admitted < _chosen then interval '5 ms' else interval '0' end from unnest(_locked) as k (key);
   end if;
+end
+$func$;
+
+-- admit_events for a queue with rates. An event gets the time of its turn as its vt even where that is over: a claim that has begun before it does not take it. _claims are claims of these groups that the transaction has made, at _at.
+create or replace function agent_private.admit_paced_events
+(_queue text, _locked text[], _claims int4[] default null, _at timestamptz default null, out admitted int8, out vt timestamptz)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _version int8;
+  _concurrency int4;
+  _order boolean;
+  _on_failed text;
+  _limit int4;
+  _period interval;
+  _burst int4;
+  _chosen int8;
+begin
+  select q.flow_version, q.flow_concurrency, q.flow_order, q.flow_on_failed, q.flow_rate_limit, q.flow_rate_period, q.flow_rate_burst
+  into _version, _concurrency, _order, _on_failed, _limit, _period, _burst
+  from agent.queue q
+  where q.name = _queue;
+
+  -- One statement takes the claims that were recorded and counts the events that are not claimed, so that it sees each of these as one or the other.
+  with recorded as materialized
+  ( delete from agent_private.group_claim c
+    using
+    ( select c.ctid
+      from unnest(_locked) as k (key)
+      cross join lateral (select c.ctid from agent_private.group_claim c where c.queue = _queue and c.key = k.key limit 1000000) as c
+    ) as l (place)
+    where c.ctid = l.place
+    returning c.key, c.claims, c.at
+  )
+  , spent as materialized
+  ( select r.key, r.claims, r.at from recorded r
+    union all
+    select k.key, k.claims, _at from unnest(_locked, _claims) as k (key, claims) where k.claims > 0
+  )
+  , cost as -- of claims c_1 <= c_2 <= ... the tat becomes max(tat + n * step, c_i + (n - i + 1) * step for all i)
+  ( select s.key, sum(s.claims) filter (where s.claims > 0) as claims, max(s.at) filter (where s.claims > 0) as last_claim
+    , array_agg(s.at) filter (where s.claims > 0) as ats, array_agg(s.later) filter (where s.claims > 0) as laters
+    from (select s.key, s.claims, s.at, sum(greatest(s.claims, 0)) over (partition by s.key order by s.at desc) as later from spent s) as s
+    group by s.key
+  )
+  , looked as materialized
+  ( select k.key, c.key is not null as has_spent, r.step, r.burst, greatest(g.last_claim, c.last_claim) as last_claim
+    , m.most
+    , g.paused or coalesce(g.held_until > _now, false)
+      or (select true from agent_private.group_wake w where w.queue = _queue and w.key = k.key and w.hold_until > _now limit 1) is not null as is_held
+    , least
+      ( greatest(coalesce(g.tat, '-infinity') + coalesce(c.claims, 0) * r.step, (select max(a.at + a.later * r.step) from unnest(c.ats, c.laters) as a (at, later)))
+      -- No later one can come of claims that conform: the rate has become another, or the clock was set back. The time is that of now, as claims may be later than _now.
+      , clock_timestamp() + r.burst * r.step
+      ) as tat
+    , (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow = 1 limit coalesce(r.burst, m.most, 1000)) as e) as unclaimed
+    , (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow = 2 limit m.most) as e) as claimed
+    from unnest(_locked) as k (key)
+    cross join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g
+    left join cost c on c.key = k.key
+    cross join lateral (values (case when _order then 1 else coalesce(g.concurrency, _concurrency) end)) as m (most)
+    cross join lateral
+    ( select case when g.rate_limit is null then _period / _limit else g.rate_period / g.rate_limit end, case when g.rate_limit is null then _burst else g.rate_burst end
+    ) as r (step, burst)
+  )
+  , room as materialized
+  ( select l.key, l.step, l.burst, l.unclaimed, l.has_spent, l.last_claim
+    -- What was released was not claimed, if nothing was claimed later: else the tokens are not what they would have been.
+    , l.tat - coalesce((select -sum(s.claims) from spent s where s.key = l.key and s.claims < 0 and s.at >= l.last_claim), 0) * l.step as tat
+    , case when l.is_held then 0 else least(l.most - l.claimed, coalesce(l.burst, l.most, 1000)) - l.unclaimed end as free
+    from looked l
+  )
+  , counted as
+  ( update agent.queue_group g set tat = r.tat, last_claim = r.last_claim from room r where r.has_spent and r.burst is not null and g.queue = _queue and g.key = r.key
+  )
+  , chosen as materialized
+  ( select w.id, r.tat + (r.unclaimed + w.n - r.burst) * r.step as turn
+    from room r
+    cross join lateral
+    ( select w.id, row_number() over (order by w.priority, w.id) as n
+      from agent.event w
+      where not _order and w.queue = _queue and w.group_key = r.key and w.flow = 3
+      order by w.priority, w.id
+      limit r.free
+    ) as w
+    where r.free > 0 and not _order
+    union all
+    select e.id, r.tat + (1 - r.burst) * r.step
+    from room r
+    cross join lateral (values (agent_private.first_in_order(_queue, r.key, _on_failed = 'block'))) as f (id)
+    join agent.event e on e.id = f.id and e.flow = 3 -- one that is not due yet has a wake
+    where r.free > 0 and _order
+  )
+  , taken as
+  ( update agent.event e
+    set flow = 1, flow_version = _version, vt = greatest(e.turn_vt, l.turn), turn_vt = null, admitted_at = _now
+    from
+    ( select e.ctid, c.turn
+      from chosen c
+      join agent.event e on e.id = c.id and e.flow = 3
+      for update of e skip locked
+    ) as l (place, turn)
+    where e.ctid = l.place
+    returning e.vt
+  )
+  select (select count(c.id) from chosen c), count(*), min(t.vt) into _chosen, admitted, vt from taken t;
+  if admitted < _chosen or _chosen >= 1000 then
+    insert into agent_private.group_wake (queue, key, at)
+    select _queue, k.key, clock_timestamp() + case when admitted < _chosen then interval '5 ms' else interval '0' end from unnest(_locked) as k (key);
+  end if;
+end
+$func$;
+
+-- To be called after a claim from a queue with rates: adds the claims of events of these groups, one key for each, made at _at, to what the groups have used, and admits the next ones.
+create or replace function agent_private.note_claims(_queue text, _keys text[], _at timestamptz)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _claims int4[];
+  _locked text[];
+begin
+  select array_agg(k.key order by k.key), array_agg(k.n order by k.key) into _keys, _claims from (select k.key, count(*)::int4 as n from unnest(_keys) as k (key) group by k.key) as k;
+  _locked = agent_private.lock_groups(_queue, _keys);
+  if cardinality(_locked) < cardinality(_keys) then
+    insert into agent_private.group_claim (queue, key, at, claims)
+    select _queue, k.key, _at, k.n from unnest(_keys, _claims) as k (key, n) where k.key <> all (_locked);
+    insert into agent_private.group_wake (queue, key)
+    select _queue, k.key from unnest(_keys) as k (key) where k.key <> all (_locked);
+    select array_agg(k.key), array_agg(k.n) into _keys, _claims from unnest(_keys, _claims) as k (key, n) where k.key = any (_locked);
+  end if;
+  if _keys is not null and (select a.admitted from agent_private.admit_paced_events(_queue, _keys, _claims, _at) a) > 0 then
+    perform agent.notify_queues(array[_queue]); -- who waits has to know when the next ones can be claimed
+  end if;
+end
+$func$;
+
+-- Records that the claims of these leased events, which the caller has locked, are undone: so they do not count against the rates of their groups. To be called before they are.
+create or replace function agent_private.note_releases(_ids int8[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  insert into agent_private.group_claim (queue, key, at, claims)
+  select e.queue, e.group_key, e.claimed[cardinality(e.claimed)], -1
+  from agent.event e
+  join agent.queue q on q.name = e.queue and q.flow_paced
+  where e.id = any (_ids) and e.group_key is not null and e.flow = 2;
 end
 $func$;
 
@@ -497,7 +665,7 @@ begin
   update agent.event e
   set flow = case when e.vt <= _now then 3 else 4 end, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
   from agent.queue q
-  where e.id = _id and e.flow <= 2 and q.name = e.queue and q.flow_version is not null and not (q.flow_order and e.flow_version is not distinct from q.flow_version)
+  where e.id = _id and e.flow <= 2 and q.name = e.queue and q.flow_version is not null and not (q.flow_order and not q.flow_paced and e.flow_version is not distinct from q.flow_version)
   returning e.queue, e.group_key into _queue, _key;
   if found then
     insert into agent_private.group_wake (queue, key, at, event_id)
@@ -766,7 +934,7 @@ end
 $func$;
 
 -- Has those admitted events of groups, which the caller has locked, wait again that other limits than those in force have admitted, or none, and that are not leased. A lease that has
--- ended is lost then.
+-- ended is lost then. One that a rate has put off is due from the time on at which it was admitted.
 create or replace function agent_private.withdraw_turns(_queue text, _locked text[])
 returns void
 language plpgsql volatile
@@ -780,38 +948,57 @@ set enable_mergejoin to off
 as $func$
 declare
   _now timestamptz = clock_timestamp();
-  _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
+  _version int8;
+  _is_paced boolean;
   _max_withdrawn int4 = 2000;
   _withdrawn int8;
 begin
+  select q.flow_version, q.flow_paced into _version, _is_paced from agent.queue q where q.name = _queue;
   if _version is null then
     return;
   end if;
   with withdrawn as
   ( update agent.event e
-    set flow = case when e.vt <= _now then 3 else 4 end, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
+    set flow = case when o.vt <= _now then 3 else 4 end, flow_version = null, turn_vt = o.vt, vt = agent_private.no_turn(), admitted_at = null
       , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
           else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
       , nacked_at = case when e.attempts > 0 then coalesce(e.nacked_at, e.vt) end
-    where e.ctid = any (array
+    from
     ( select o.place
+      , case when o.flow = 1 and o.vt > o.admitted_at and coalesce(o.nacked_at <= o.admitted_at, true) then greatest(o.admitted_at, o.due_at) else o.vt end
       from unnest(_locked) as k (key)
       cross join lateral
-      ( select e.ctid
+      ( select e.ctid, e.flow, e.vt, e.admitted_at, e.nacked_at, e.due_at
         from agent.event e
-        where e.queue = _queue and e.group_key = k.key and e.flow <= 2 and e.flow_version is distinct from _version
+        where e.queue = _queue and e.group_key = k.key and e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow = 2)
         and (e.vt <= _now or e.attempts = 0 or e.nacked_at is not null)
         limit _max_withdrawn
         for update skip locked
       ) as o (place)
       limit _max_withdrawn
-    ))
+    ) as o (place, vt)
+    where e.ctid = o.place
     returning e.group_key, e.flow, e.turn_vt, e.id
   )
   , woken as
   ( insert into agent_private.group_wake (queue, key, at, event_id) select _queue, w.group_key, w.turn_vt, w.id from withdrawn w where w.flow = 4
   )
   select count(*) into _withdrawn from withdrawn w;
+  if _is_paced then -- those that were leased before there was a rate are not ahead of their claims
+    update agent.event e
+    set flow = 2
+    where e.ctid = any (array
+    ( select o.place
+      from unnest(_locked) as k (key)
+      cross join lateral
+      ( select e.ctid
+        from agent.event e
+        where e.queue = _queue and e.group_key = k.key and e.flow = 1 and e.flow_version is distinct from _version and e.vt > _now and e.attempts > 0 and e.nacked_at is null
+        limit _max_withdrawn
+        for update skip locked
+      ) as o (place)
+    ));
+  end if;
   if _withdrawn = _max_withdrawn then -- there may be more
     insert into agent_private.group_wake (queue, key, event_id) select _queue, k.key, 0 from unnest(_locked) as k (key);
   end if;
@@ -900,9 +1087,11 @@ set enable_mergejoin to off
 as $func$
 declare
   _now timestamptz = clock_timestamp();
-  _version int8 = (select q.flow_version from agent.queue q where q.name = _queue);
+  _version int8;
+  _is_paced boolean;
   _keys text[];
 begin
+  select q.flow_version, q.flow_paced into _version, _is_paced from agent.queue q where q.name = _queue;
   if _lanes is null then
     _lanes = array(select l.priority from agent_private.list_lanes(_queue) l);
   end if;
@@ -913,7 +1102,7 @@ begin
     ( select e.group_key
       from agent.event e
       where e.queue = _queue and e.priority = l.priority and e.vt >= coalesce(l.watermark, '-infinity') and e.vt <= _now
-      and e.group_key is not null and e.flow <= 2 and e.flow_version is distinct from _version
+      and e.group_key is not null and e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow = 2)
       order by e.vt, e.id
       limit 100
     ) as e
@@ -943,6 +1132,8 @@ declare
   _now timestamptz = clock_timestamp();
   _version int8;
   _order boolean;
+  _is_paced boolean;
+  _turn timestamptz;
   _max_looked int4 = 200; -- of each lane, twice
   _ids int8[]; -- those that are wanted, and their groups
   _keys text[];
@@ -952,7 +1143,7 @@ declare
   _wanted int8[];
   _traded int8 = 0;
 begin
-  select q.flow_version, q.flow_order into _version, _order from agent.queue q where q.name = _queue;
+  select q.flow_version, q.flow_order, q.flow_paced into _version, _order, _is_paced from agent.queue q where q.name = _queue;
   if _order then -- nobody goes before the first one
     return 0;
   end if;
@@ -1031,11 +1222,12 @@ begin
       for update skip locked
     );
     _unwanted = _unwanted[:cardinality(_wanted)];
+    _turn = (select max(e.vt) from agent.event e where e.id = any (_unwanted) and _is_paced); -- a claim that began before it may not take them
     update agent.event e
     set flow = 3, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
     where e.id = any (_unwanted);
     update agent.event e
-    set flow = 1, flow_version = _version, vt = e.turn_vt, turn_vt = null, admitted_at = _now
+    set flow = 1, flow_version = _version, vt = greatest(e.turn_vt, _turn), turn_vt = null, admitted_at = _now
     where e.id = any (_wanted);
     _traded = _traded + cardinality(_wanted);
   end loop;
@@ -1086,7 +1278,7 @@ declare
   _flows int2[];
   _versions int8[];
 begin
-  select array_agg(n.option ->> 'group' order by n.ord), array_agg(n.option ? 'group' and q.name is not null order by n.ord)
+  select array_agg(n.option ->> 'group' order by n.ord), array_agg(n.option ->> 'group' is not null and q.name is not null order by n.ord)
   into _keys, _is_limited
   from unnest(_events, _queues, _options) with ordinality as n (event, queue, option, ord)
   left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_version is not null;
@@ -1109,6 +1301,13 @@ begin
   ) as e
   order by n.ord
   returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
+  if 3 = any (_flows) and exists (select from agent.queue q where q.flow_paced) then -- they have their turns when claims conform
+    perform agent_private.admit_paced_events(q.name, array_agg(distinct n.key))
+    from unnest(_queues, _keys, _flows) as n (queue, key, flow)
+    join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_paced
+    where n.flow = 3
+    group by q.name;
+  end if;
 end
 $func$;
 
@@ -1167,8 +1366,10 @@ begin
         when q.flow_order then case
           when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key limit 1) then 0
           when q.flow_on_failed = 'block' and (select true from agent_private.group_block b where b.queue = l.queue and b.key = l.key limit 1) then 0
+          when q.flow_paced then 0
           else 1
         end
+        when q.flow_paced then 0 -- insert_grouped_events sees to these
         when m.most is null then 1000000
         else m.most - (select count(*) from (select from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow <= 2 limit m.most) as e)
       end as free
@@ -1193,7 +1394,7 @@ begin
 end
 $func$;
 
--- Sets what holds for one group of a queue alone, from an object with any of concurrency, paused, and held_until or hold, an interval from now on; what is left out holds as the policy of the queue says. Nothing
+-- Sets what holds for one group of a queue alone, from an object with any of concurrency, rate, paused, and held_until or hold, an interval from now on; what is left out holds as the policy of the queue says. Nothing
 -- of a group that is paused, or held until a time, is handed out; leases go on. It holds from the commit on. Waits for whoever has the group or its events locked: call it in
 -- a transaction of its own. Raises QD003, and QD004 if what is set has none of _if_versions (null: any), if nothing is and _if_exists, or if something is and _if_absent.
 create or replace function agent.put_group
@@ -1217,10 +1418,11 @@ begin
   if jsonb_typeof(_settings) is distinct from 'object' then
     perform agent_private.raise_invalid('settings', 'must be a JSON object');
   end if;
-  for _unknown in select s from jsonb_object_keys(_settings) s where s not in ('concurrency', 'paused', 'held_until', 'hold') loop
+  for _unknown in select s from jsonb_object_keys(_settings) s where s not in ('concurrency', 'paused', 'held_until', 'hold', 'rate') loop
     perform agent_private.raise_invalid(_unknown, 'is not set for a group');
   end loop;
   _row.concurrency = agent_private.check_limit('concurrency', _settings -> 'concurrency');
+  select r.rate_limit, r.rate_period, r.rate_burst into _row.rate_limit, _row.rate_period, _row.rate_burst from agent_private.read_rate('rate', _settings -> 'rate') r;
   _row.paused = coalesce((_settings ->> 'paused')::boolean, false);
   _row.held_until = (_settings ->> 'held_until')::timestamptz;
   if not isfinite(_row.held_until) then
@@ -1231,10 +1433,11 @@ begin
     end if;
     _row.held_until = agent_private.hold_end((_settings ->> 'hold')::interval);
   end if;
-  if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null) then -- from now on events of its groups need a turn
-    perform agent_private.need_turns(_queue, true);
+  if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null and (q.flow_paced or _row.rate_limit is null)) then -- from now on events of its groups need a turn
+    perform agent_private.need_turns(_queue, true, _row.rate_limit is not null);
   end if;
-  _row = agent_private.change_group(_queue, _group, _row.concurrency, _row.paused, _row.held_until, _if_versions, _if_exists, _if_absent);
+  _row = agent_private.change_group
+  (_queue, _group, _row.concurrency, _row.paused, _row.held_until, _if_versions, _if_exists, _if_absent, _row.rate_limit, _row.rate_period, _row.rate_burst);
   perform agent_private.record_audit('group.put', _queue || '/' || _group, _settings);
   return _row;
 end
@@ -1436,8 +1639,9 @@ begin
 end
 $func$;
 
--- Has events of groups need a turn in a queue that has no limits of groups, from the end of the transaction on. Without _waits, one that others are about to change like that is left to them.
-create or replace function agent_private.need_turns(_queue text, _waits boolean)
+-- Has events of groups need a turn in a queue that has no limits of groups, or none with a rate if the turn _is_paced, from the end of the transaction on. Without _waits, one that others are about to change like that is left to
+-- them.
+create or replace function agent_private.need_turns(_queue text, _waits boolean, _is_paced boolean default false)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -1450,8 +1654,10 @@ begin
   elsif not pg_try_advisory_xact_lock(_lock) then
     return;
   end if;
-  insert into agent.queue as q (name, flow_version) values (_queue, agent_private.next_version(0))
-  on conflict (name) do update set flow_version = excluded.flow_version where q.flow_version is null;
+  insert into agent.queue as q (name, flow_version, flow_paced) values (_queue, agent_private.next_version(0), _is_paced)
+  on conflict (name) do update
+  set flow_version = agent_private.next_version(coalesce(q.flow_version, 0)), flow_paced = q.flow_paced or excluded.flow_paced
+  where q.flow_version is null or not q.flow_paced and excluded.flow_paced;
 end
 $func$;
 
@@ -1462,7 +1668,34 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  return _group.concurrency is not null or _group.paused or coalesce(_group.held_until > clock_timestamp(), false);
+  return _group.concurrency is not null or _group.rate_limit is not null or _group.paused or coalesce(_group.held_until > clock_timestamp(), false);
+end
+$func$;
+
+-- A rate of claims, from an object with limit, period and perhaps burst; null for null. Raises QD003.
+create or replace function agent_private.read_rate(_argument text, _rate jsonb, out rate_limit int4, out rate_period interval, out rate_burst int4)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _unknown text;
+begin
+  if _rate is null or _rate = 'null' then
+    return;
+  elsif jsonb_typeof(_rate) <> 'object' then
+    perform agent_private.raise_invalid(_argument, 'must be a JSON object');
+  end if;
+  for _unknown in select p from jsonb_object_keys(_rate) p where p not in ('limit', 'period', 'burst') loop
+    perform agent_private.raise_invalid(_argument, 'must not have ' || quote_literal(_unknown));
+  end loop;
+  rate_limit = agent_private.check_limit(_argument || '/limit', _rate -> 'limit');
+  rate_burst = coalesce(agent_private.check_limit(_argument || '/burst', _rate -> 'burst'), 1);
+  rate_period = make_interval(secs => extract(epoch from (_rate ->> 'period')::interval)::float8);
+  if rate_limit is null then
+    perform agent_private.raise_invalid(_argument || '/limit', 'is required');
+  elsif rate_period is null or rate_period < interval '10 ms' or rate_period > interval '24 hours' then
+    perform agent_private.raise_invalid(_argument || '/period', 'is required, and must be 10 ms to 24 h');
+  end if;
 end
 $func$;
 
@@ -1477,6 +1710,9 @@ create or replace function agent_private.change_group
 , _if_versions int8[] default null
 , _if_exists boolean default false
 , _if_absent boolean default false
+, _rate_limit int4 default null
+, _rate_period interval default null
+, _rate_burst int4 default null
 )
 returns agent.queue_group
 language plpgsql volatile
@@ -1499,10 +1735,11 @@ begin
   if _row.version <> all (_if_versions) or _row.version is null and (_if_versions is not null or _if_exists) or _row.version is not null and _if_absent then
     perform agent_private.raise_version_mismatch('group ' || _group, _if_versions);
   end if;
-  insert into agent.queue_group as g (queue, key, concurrency, paused, held_until, version, updated_at)
-  values (_queue, _group, _concurrency, _paused, _held_until, agent_private.next_version(coalesce(_row.version, 0)), clock_timestamp())
+  insert into agent.queue_group as g (queue, key, concurrency, paused, held_until, rate_limit, rate_period, rate_burst, version, updated_at)
+  values (_queue, _group, _concurrency, _paused, _held_until, _rate_limit, _rate_period, _rate_burst, agent_private.next_version(coalesce(_row.version, 0)), clock_timestamp())
   on conflict (queue, key) do update
-  set concurrency = excluded.concurrency, paused = excluded.paused, held_until = excluded.held_until, version = excluded.version, updated_at = excluded.updated_at
+  set concurrency = excluded.concurrency, paused = excluded.paused, held_until = excluded.held_until
+    , rate_limit = excluded.rate_limit, rate_period = excluded.rate_period, rate_burst = excluded.rate_burst, version = excluded.version, updated_at = excluded.updated_at
   returning g.* into strict _row;
   delete from agent_private.group_wake w where w.queue = _queue and w.key = _group and w.hold_until is not null;
   -- Two statements: one that has waited for a row does not find its new version by its place.
@@ -1559,7 +1796,8 @@ begin
   delete from agent.queue_group g
   using unnest(_queues, _keys) as l (queue, key)
   where g.queue = l.queue and g.key = l.key
-  and g.concurrency is null and not g.paused and coalesce(g.held_until <= clock_timestamp(), true)
+  and (select true from agent_private.group_claim c where c.queue = g.queue and c.key = g.key limit 1) is null
+  and g.concurrency is null and g.rate_limit is null and not g.paused and coalesce(g.held_until <= clock_timestamp(), true) and coalesce(g.tat <= clock_timestamp(), true)
   and (select true from agent.event e where e.queue = g.queue and e.group_key = g.key limit 1) is null
   and (select true from agent_private.group_wake w where w.queue = g.queue and w.key = g.key limit 1) is null;
   insert into agent_private.group_wake (queue, key) -- a row that was deleted by hand has left none
@@ -1578,6 +1816,12 @@ begin
   and (select true from agent.queue_group g where g.queue = q.name limit 1) is null
   and (select true from agent_private.group_wake w where w.queue = q.name limit 1) is null
   and (select true from agent.event e where e.queue = q.name and e.group_key is not null and e.flow > 2 limit 1) is null;
+  delete from agent_private.group_claim c -- of groups that have nothing: what they have used is available again
+  where c.at < clock_timestamp() - interval '1 day' * 2
+  and (select true from agent.event e where e.queue = c.queue and e.group_key = c.key limit 1) is null;
+  update agent.queue q
+  set flow_paced = false, flow_version = agent_private.next_version(q.flow_version)
+  where q.flow_paced and q.flow_rate_limit is null and (select true from agent.queue_group g where g.queue = q.name and g.rate_limit is not null limit 1) is null;
   delete from agent_private.group_block b where not exists (select from agent.queue q where q.name = b.queue and q.flow_on_failed = 'block');
   delete from agent_private.group_block b where b.requeued_as is not null and not exists (select from agent.event e where e.id = b.requeued_as);
   -- Wakes that nobody finds there.
@@ -1606,7 +1850,7 @@ begin
     _after = least
     ( (select e.group_key from agent.event e where e.queue = _queue and e.group_key > _after order by e.group_key limit 1)
     , ( select g.key from agent.queue_group g
-        where g.queue = _queue and g.key > _after and (g.concurrency is not null or g.paused or g.held_until > clock_timestamp())
+        where g.queue = _queue and g.key > _after and (g.concurrency is not null or g.rate_limit is not null or g.paused or g.held_until > clock_timestamp())
         order by g.key
         limit 1
       )
@@ -1623,7 +1867,7 @@ $func$;
 create or replace function agent_private.describe_groups(_queue text, _keys text[])
 returns table
 ( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
-, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz, rate_limit int4, rate_period interval, rate_burst int4
 )
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -1640,6 +1884,7 @@ declare
   _max_counted int4 = 10000;
   _policy agent.queue;
   _blocking int8; -- with order, the event that the others wait for
+  _until timestamptz; -- with a rate, when the next event can be claimed
   _set agent.queue_group;
   _hold_until timestamptz; -- of a wake
   _total int8;
@@ -1653,6 +1898,9 @@ begin
     held_until = null;
     version = null;
     updated_at = null;
+    rate_limit = null;
+    rate_period = null;
+    rate_burst = null;
     select g.* into _set from agent.queue_group g where g.queue = _queue and g.key = describe_groups.key;
     _hold_until = (select max(w.hold_until) from agent_private.group_wake w where w.queue = _queue and w.key = describe_groups.key and w.hold_until > _now);
     if _hold_until is not null then
@@ -1664,6 +1912,9 @@ begin
       held_until = case when _set.held_until > _now then _set.held_until end;
       version = _set.version;
       updated_at = _set.updated_at;
+      rate_limit = _set.rate_limit;
+      rate_period = _set.rate_period;
+      rate_burst = _set.rate_burst;
     end if;
     select count(*) into waiting
     from (select from agent.event e where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 3 limit _max_counted) as e;
@@ -1690,6 +1941,15 @@ begin
       where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 4
       limit _max_counted
     ) as e;
+    _until = null;
+    if _policy.flow_paced and admitted = 0 then
+      select min(e.vt) into _until
+      from
+      ( select e.vt from agent.event e
+        where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 1 and e.vt > _now and (e.attempts = 0 or e.nacked_at is not null)
+        limit _max_counted
+      ) as e;
+    end if;
     _blocking = null;
     if _policy.flow_order then
       _blocking = coalesce
@@ -1708,10 +1968,11 @@ begin
       );
     end if;
     blocked_by = case
-      when waiting + admitted = 0 and _blocking is null then null
+      when waiting + admitted = 0 and _blocking is null and _until is null then null
       when _policy.paused then jsonb_build_object('reason', 'queue_paused')
       when paused then jsonb_build_object('reason', 'paused')
       when held_until is not null then jsonb_build_object('reason', 'hold', 'until', held_until)
+      when _until is not null then jsonb_build_object('reason', 'rate', 'until', _until)
       when _blocking is not null then jsonb_build_object('reason', 'order', 'event_id', _blocking)
       when waiting > 0 and admitted + leased >= coalesce(concurrency, _policy.flow_concurrency)
         then jsonb_build_object('reason', 'concurrency', 'limit', coalesce(concurrency, _policy.flow_concurrency))
@@ -1724,12 +1985,12 @@ $func$;
 
 -- Up to _limit groups of a queue after _after by key, or the one _group: those that have events, and those that something is set for. Of their events, up to 10,000 of each kind are counted: waiting for their
 -- turn, admitted and not leased, leased, and scheduled. oldest is since when the first in the line is due, next_at when the next scheduled one will be. blocked_by says why the
--- first one that waits does, as an object with a reason: queue_paused, paused, hold with until, order with the event_id of the first one, which is unfinished, or of that for which the group has stopped, concurrency with its limit, or total with its limit; null: nothing waits, or it has its turn with the next claim.
+-- first one that waits does, as an object with a reason: queue_paused, paused, hold with until, rate with until, order with the event_id of the first one, which is unfinished, or of that for which the group has stopped, concurrency with its limit, or total with its limit; null: nothing waits, or it has its turn with the next claim.
 -- version is that of what is set for it; null: nothing is. With _blocked only groups are listed that something blocks: to find these takes as long as there are groups after _after.
 create or replace function agent.list_groups(_queue text, _limit int4 default 100, _after text default null, _group text default null, _blocked boolean default false)
 returns table
 ( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
-, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz, rate_limit int4, rate_period interval, rate_burst int4
 )
 language plpgsql volatile
 security definer

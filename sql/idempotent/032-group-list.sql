@@ -5,7 +5,7 @@
 create or replace function agent_service.list_groups(_queue text, _limit int4, _after text, _blocked boolean)
 returns table
 ( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
-, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz, is_listed boolean
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz, rate_limit int4, rate_period interval, rate_burst int4, is_listed boolean
 )
 language plpgsql volatile
 security definer
@@ -41,7 +41,7 @@ $func$;
 create or replace function agent_service.get_group(_queue text, _group text)
 returns table
 ( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
-, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz, rate_limit int4, rate_period interval, rate_burst int4
 )
 language plpgsql volatile
 security definer
@@ -58,7 +58,7 @@ $func$;
 create or replace function agent_service.longest_groups(_queue text, _limit int4, _blocked boolean)
 returns table
 ( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
-, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz, rate_limit int4, rate_period interval, rate_burst int4
 )
 language plpgsql volatile
 security definer

@@ -29,7 +29,7 @@ drop function if exists agent_private.new_event
 
 alter table agent.event
   add group_key text collate "C"            -- the group that it belongs to; null: none
-, add flow int2                             -- of an event of a group: 1 admitted, so that it can be claimed from vt on; 3 waiting for its turn; 4 not due yet
+, add flow int2                             -- of an event of a group: 1 admitted, so that it can be claimed from vt on; 2 the same, and its latest claim counts against a rate; 3 waiting for its turn; 4 not due yet
 , add flow_version int8                     -- by which version of its queue's limits it was admitted; null: by none
 , add turn_vt timestamptz                   -- of one that is not admitted: the vt that it gets with its turn
 , add admitted_at timestamptz               -- when its turn came; null: it had none to wait for
@@ -72,9 +72,17 @@ alter table agent.queue
 , add flow_total int4                       -- leases of the queue at once, at most; null: any number
 , add flow_order boolean not null default false -- of a group, only the first unfinished event can be claimed
 , add flow_on_failed text                   -- with flow_order: whether a group goes on behind an event that failed, 'continue', or stops, 'block'; null: 'continue'
+, add flow_rate_limit int4                  -- claims of a group in flow_rate_period, at most; null: any number
+, add flow_rate_period interval
+, add flow_rate_burst int4                  -- so many of them at once, at most
+, add flow_paced boolean not null default false -- claims are recorded, as the policy or a group has a rate
 , add flow_version int8                     -- another one after each change of the limits of groups; null: events of groups need no turn
 , add constraint queue_flow_concurrency check (flow_concurrency between 1 and 10000)
 , add constraint queue_flow_total check (flow_total between 1 and 10000)
+, add constraint queue_flow_rate check
+  ( num_nonnulls(flow_rate_limit, flow_rate_period, flow_rate_burst) in (0, 3)
+    and flow_rate_limit > 0 and flow_rate_period / flow_rate_limit >= interval '1 us' and flow_rate_burst between 1 and 10000
+  )
 , add constraint queue_flow_on_failed check (flow_on_failed is null or flow_order and flow_on_failed in ('continue', 'block'))
 ;
 
@@ -89,11 +97,20 @@ create table agent.queue_group
 , concurrency int4                          -- leases at once, at most, instead of the policy's; null: the policy's
 , paused boolean not null default false     -- nothing of it is handed out
 , held_until timestamptz                    -- nothing of it is handed out before; null: it is
+, rate_limit int4                           -- claims in rate_period, at most, instead of the policy's; null: the policy's
+, rate_period interval
+, rate_burst int4                           -- so many of them at once, at most
+, tat timestamptz                           -- with a rate: the theoretical arrival time of the next claim, by GCRA; null: there was none
+, last_claim timestamptz                    -- the latest claim that is in tat
 , version int8                              -- another one after each change of what is set; null: nothing is
 , updated_at timestamptz not null default clock_timestamp()
 , constraint queue_group_pkey primary key (queue, key)
 , constraint queue_group_key check (octet_length(key) between 1 and 255)
 , constraint queue_group_concurrency check (concurrency between 1 and 10000)
+, constraint queue_group_rate check
+  ( num_nonnulls(rate_limit, rate_period, rate_burst) in (0, 3)
+    and rate_limit > 0 and rate_period / rate_limit >= interval '1 us' and rate_burst between 1 and 10000
+  )
 , constraint queue_group_held_until check (isfinite(held_until))
 )
 with
@@ -140,3 +157,18 @@ with
 
 -- The holds that nobody has written to their groups yet. Who admits events looks here, too.
 create index group_wake_hold on agent_private.group_wake (queue, key) where hold_until is not null;
+
+-- agent_private.group_claim: claims of groups with a rate that the tat of the group does not have yet, as whoever made them did not get its lock.
+create table agent_private.group_claim
+( queue text collate "C" not null
+, key text collate "C" not null
+, at timestamptz not null
+, claims int4 not null                      -- -1: one was released
+)
+with
+( autovacuum_vacuum_threshold = 1000
+, autovacuum_vacuum_scale_factor = 0.02
+, autovacuum_vacuum_cost_delay = 0
+, vacuum_truncate = false
+);
+create index group_claim_key on agent_private.group_claim (queue, key);
