@@ -12,6 +12,8 @@ import (
 type GroupSettings struct {
 	// Concurrency is how many events of the group are leased at once, at most, up to 10,000.
 	Concurrency int `json:"concurrency,omitzero"`
+	// Rate limits the claims of the group; nil: the policy of the queue does.
+	Rate *Rate `json:"rate,omitzero"`
 	// Paused: nothing of the group is handed out. Leases go on, and events can be inserted.
 	Paused bool `json:"paused,omitzero"`
 	// HeldUntil is a time before which nothing of the group is handed out.
@@ -33,8 +35,10 @@ func (s GroupSettings) MarshalJSON() ([]byte, error) {
 type Group struct {
 	Group string `json:"group"`
 	// Concurrency is the group's own; 0: that of the policy of the queue.
-	Concurrency int  `json:"concurrency"`
-	Paused      bool `json:"paused"`
+	Concurrency int `json:"concurrency"`
+	// Rate is the group's own; nil: that of the policy of the queue.
+	Rate   *Rate `json:"rate"`
+	Paused bool  `json:"paused"`
 	// HeldUntil is when the hold ends; nil: there is none.
 	HeldUntil *time.Time `json:"held_until"`
 	// Waiting events wait for their turn, Admitted ones have it and can be claimed now, Leased ones are being worked on, and the time of Scheduled ones has not come.
@@ -66,7 +70,7 @@ func (g Group) MarshalJSON() ([]byte, error) {
 
 // Settings returns what is set for the group, to change some of it and pass it to [Client.PutGroupIf].
 func (g *Group) Settings() GroupSettings {
-	s := GroupSettings{Concurrency: g.Concurrency, Paused: g.Paused}
+	s := GroupSettings{Concurrency: g.Concurrency, Rate: g.Rate, Paused: g.Paused}
 	if g.HeldUntil != nil {
 		s.HeldUntil = *g.HeldUntil
 	}
@@ -78,18 +82,22 @@ const (
 	BlockedByQueue       = "queue_paused" // the queue is paused
 	BlockedByPause       = "paused"       // the group is
 	BlockedByHold        = "hold"         // the group is held, until a time
+	BlockedByRate        = "rate"         // as many events of the group were claimed lately as may be, until a time
+	BlockedByOrder       = "order"        // another event of the group comes first, or the group has stopped for one that failed
 	BlockedByConcurrency = "concurrency"  // as many events of the group are leased as may be
 	BlockedByTotal       = "total"        // as many events of the queue are leased as may be
 )
 
 // BlockedBy says what an event waits for.
 type BlockedBy struct {
-	// Reason is [BlockedByQueue], [BlockedByPause], [BlockedByHold], [BlockedByConcurrency] or [BlockedByTotal].
+	// Reason is [BlockedByQueue], [BlockedByPause], [BlockedByHold], [BlockedByRate], [BlockedByOrder], [BlockedByConcurrency] or [BlockedByTotal].
 	Reason string `json:"reason"`
 	// Limit is that of the last two; 0: of others.
 	Limit int `json:"limit,omitzero"`
-	// Until is when the hold ends; nil: it is none.
+	// Until is when the hold ends, or the next event can be claimed at the rate; nil: of others.
 	Until *time.Time `json:"until,omitzero"`
+	// EventID is, of order, the event that comes first or has failed; 0: of others.
+	EventID int64 `json:"event_id,omitzero"`
 }
 
 // A GroupFilter says which groups to list. The zero value takes all, by name.

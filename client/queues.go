@@ -118,6 +118,41 @@ type Flow struct {
 	Order bool `json:"order"`
 	// OnFailed is [OnFailedContinue] or [OnFailedBlock], with Order; empty: OnFailedContinue.
 	OnFailed string `json:"on_failed"`
+	// Rate limits the claims of each group; nil: nothing does.
+	Rate *Rate `json:"rate"`
+}
+
+// A Rate limits how many events of a group are claimed in any window of time: Burst, and Limit more in each Period. Retries count. Events over the rate wait.
+type Rate struct {
+	// Limit is how many in each Period, up to 10,000.
+	Limit int `json:"limit"`
+	// Period is 10 ms to 24 h.
+	Period time.Duration `json:"period"`
+	// Burst is how many at once after a pause, up to 10,000; 0: one.
+	Burst int `json:"burst,omitzero"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (r Rate) MarshalJSON() ([]byte, error) {
+	type plain Rate
+	return encodeJSON(struct {
+		plain
+		Period duration `json:"period"`
+	}{plain(r), duration(r.Period)})
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (r *Rate) UnmarshalJSON(data []byte) error {
+	type plain Rate
+	wire := struct {
+		*plain
+		Period duration `json:"period"`
+	}{plain: (*plain)(r)}
+	if err := json.Unmarshal(data, &wire); err != nil {
+		return err
+	}
+	r.Period = time.Duration(wire.Period)
+	return nil
 }
 
 // MarshalJSON implements [json.Marshaler].
@@ -127,7 +162,8 @@ func (f Flow) MarshalJSON() ([]byte, error) {
 		Total       *int    `json:"total"`
 		Order       bool    `json:"order"`
 		OnFailed    *string `json:"on_failed"`
-	}{nullable(f.Concurrency), nullable(f.Total), f.Order, nullable(f.OnFailed)})
+		Rate        *Rate   `json:"rate"`
+	}{nullable(f.Concurrency), nullable(f.Total), f.Order, nullable(f.OnFailed), f.Rate})
 }
 
 // A DeadLetter says what becomes of events that end as failed or expired.

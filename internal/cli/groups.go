@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,6 +83,8 @@ func blockedBy(b *client.BlockedBy) string {
 		return ""
 	case b.Limit > 0:
 		return b.Reason + " " + strconv.Itoa(b.Limit)
+	case b.EventID > 0:
+		return b.Reason + " " + strconv.FormatInt(b.EventID, 10)
 	}
 	return b.Reason
 }
@@ -113,6 +116,7 @@ func groupFields(g client.Group) [][2]string {
 		{"next due@", optional(g.NextAt)},
 		{"blocked by", dash(blockedBy(g.BlockedBy))},
 		{"limit", limit},
+		{"rate", cmp.Or(claimRateText(g.Rate), "that of the queue")},
 		{"paused", paused},
 		{"held until@", optional(g.HeldUntil)},
 		{"last set@", updated},
@@ -120,7 +124,7 @@ func groupFields(g client.Group) [][2]string {
 }
 
 // change reads what is set for the group, changes it, and shows the group.
-func (c *groupArg) change(ctx context.Context, env *Env, change func(*client.GroupSettings)) error {
+func (c *groupArg) change(ctx context.Context, env *Env, change func(*client.GroupSettings) error) error {
 	return showAnswer(env, &c.server, groupFields, func(conn *client.Client) (changed client.Group, err error) {
 		for range maxSetTries {
 			before, err := conn.GetGroup(ctx, c.Queue, c.Group)
@@ -128,7 +132,9 @@ func (c *groupArg) change(ctx context.Context, env *Env, change func(*client.Gro
 				return changed, err
 			}
 			settings := before.Settings()
-			change(&settings)
+			if err := change(&settings); err != nil {
+				return changed, err
+			}
 			if settings == before.Settings() {
 				return before, nil
 			}
@@ -155,17 +161,25 @@ func (c *groupShowCmd) Run(ctx context.Context, env *Env) error {
 
 type groupSetCmd struct {
 	groupArg    `embed:""`
-	Concurrency int `required:"" placeholder:"N" min:"0" max:"10000" help:"How many events of the group are leased at once; 0 for as many as the policy of the queue says."`
+	Concurrency *int `placeholder:"N" min:"0" max:"10000" help:"How many events of the group are leased at once; 0 for as many as the policy of the queue says."`
+	rateFlags   `embed:""`
 }
 
 // Help returns the text below the usage.
 func (*groupSetCmd) Help() string {
-	return examples(`queued groups set mail tenant-7 --concurrency 2`, `queued groups set mail tenant-7 --concurrency 0`)
+	return examples(`queued groups set mail tenant-7 --concurrency 2`, `queued groups set mail tenant-7 --concurrency 0`, `queued groups set mail tenant-7 --rate 10/1s`) +
+		"\nA --rate of none leaves it to the policy of the queue."
 }
 
-// Run sets the limit of the group.
+// Run sets the limits of the group.
 func (c *groupSetCmd) Run(ctx context.Context, env *Env) error {
-	return c.change(ctx, env, func(s *client.GroupSettings) { s.Concurrency = c.Concurrency })
+	if c.Concurrency == nil && c.rateFlags == (rateFlags{}) {
+		return usagef("groups set needs --concurrency or --rate")
+	}
+	return c.groupArg.change(ctx, env, func(s *client.GroupSettings) error {
+		set(&s.Concurrency, c.Concurrency)
+		return c.rateFlags.change(&s.Rate)
+	})
 }
 
 type groupPauseCmd struct {
@@ -177,7 +191,10 @@ func (*groupPauseCmd) Help() string { return examples(`queued groups pause mail 
 
 // Run pauses the group.
 func (c *groupPauseCmd) Run(ctx context.Context, env *Env) error {
-	return c.change(ctx, env, func(s *client.GroupSettings) { s.Paused = true })
+	return c.change(ctx, env, func(s *client.GroupSettings) error {
+		s.Paused = true
+		return nil
+	})
 }
 
 type groupResumeCmd struct {
@@ -189,7 +206,10 @@ func (*groupResumeCmd) Help() string { return examples(`queued groups resume mai
 
 // Run resumes the group.
 func (c *groupResumeCmd) Run(ctx context.Context, env *Env) error {
-	return c.change(ctx, env, func(s *client.GroupSettings) { s.Paused, s.HeldUntil = false, time.Time{} })
+	return c.change(ctx, env, func(s *client.GroupSettings) error {
+		s.Paused, s.HeldUntil = false, time.Time{}
+		return nil
+	})
 }
 
 type groupHoldCmd struct {
@@ -204,7 +224,10 @@ func (*groupHoldCmd) Help() string {
 
 // Run holds the group.
 func (c *groupHoldCmd) Run(ctx context.Context, env *Env) error {
-	return c.change(ctx, env, func(s *client.GroupSettings) { s.HeldUntil, s.Hold = time.Time{}, c.For })
+	return c.change(ctx, env, func(s *client.GroupSettings) error {
+		s.HeldUntil, s.Hold = time.Time{}, c.For
+		return nil
+	})
 }
 
 type groupDeleteCmd struct {

@@ -140,8 +140,51 @@ func policyFields(p client.Policy) [][2]string {
 		{"group limit", limit(flow.Concurrency)},
 		{"queue limit", limit(flow.Total)},
 		{"group order", order},
+		{"group rate", cmp.Or(claimRateText(flow.Rate), "any")},
 		{"last set@", updated},
 	}
+}
+
+// claimRateText returns a rate as --rate takes it, with its burst; empty: none.
+func claimRateText(r *client.Rate) string {
+	if r == nil {
+		return ""
+	}
+	text := strconv.Itoa(r.Limit) + "/" + span(r.Period)
+	if r.Burst > 1 {
+		text += ", burst " + strconv.Itoa(r.Burst)
+	}
+	return text
+}
+
+// rateFlags set the rate of groups.
+type rateFlags struct {
+	Rate  string `placeholder:"N/DURATION" help:"How many events of a group are claimed in so long, such as 10/1s; none for any number."`
+	Burst *int   `placeholder:"N" min:"1" max:"10000" help:"How many events of a group are claimed at once under --rate; 1 if it is not given."`
+}
+
+// change applies the flags to a rate.
+func (f *rateFlags) change(rate **client.Rate) error {
+	switch {
+	case f.Rate == "none" && f.Burst == nil:
+		*rate = nil
+	case f.Rate != "":
+		limit, period, _ := strings.Cut(f.Rate, "/")
+		n, err := strconv.Atoi(limit)
+		d, err2 := time.ParseDuration(period)
+		if err != nil || err2 != nil || n < 1 || d <= 0 {
+			return usagef("--rate must be a number of events and a duration, such as 10/1s, not %q", f.Rate)
+		}
+		*rate = &client.Rate{Limit: n, Period: d}
+		set(&(*rate).Burst, f.Burst)
+	case f.Burst != nil && *rate == nil:
+		return usagef("--burst needs --rate")
+	case f.Burst != nil:
+		changed := **rate
+		changed.Burst = *f.Burst
+		*rate = &changed
+	}
+	return nil
 }
 
 type queueShowCmd struct {
@@ -196,6 +239,7 @@ type queueSetCmd struct {
 	Concurrency      *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of each group are leased at once; 0 for any number."`
 	Total            *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of the queue are leased at once; 0 for any number."`
 	GroupOrder       string         `placeholder:"ORDER" enum:",none,continue,block" default:"" help:"Whether the events of each group are handed out one after the other by id, and what happens behind one that fails: continue, or block; none for no order."`
+	rateFlags        `embed:""`
 }
 
 // Help returns the text below the usage.
@@ -207,6 +251,7 @@ func (*queueSetCmd) Help() string {
 		`queued queue set mail --dead-letter mail.dead`,
 		`queued queue set mail --concurrency 2 --group-from /tenant`,
 		`queued queue set mail --group-order block`,
+		`queued queue set mail --rate 10/1s --burst 5`,
 		`queued queue set mail`,
 	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
 }
@@ -261,6 +306,9 @@ func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 		flow.Order, flow.OnFailed = false, ""
 	default:
 		flow.Order, flow.OnFailed = true, c.GroupOrder
+	}
+	if err := c.rateFlags.change(&flow.Rate); err != nil {
+		return err
 	}
 	settings.Flow = nil
 	if flow != (client.Flow{}) {

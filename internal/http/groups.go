@@ -13,6 +13,7 @@ import (
 type group struct {
 	Group       string       `json:"group"`
 	Concurrency *int         `json:"concurrency"` // null: as the policy of the queue says
+	Rate        *claimRate   `json:"rate"`        // the same
 	Paused      bool         `json:"paused"`
 	HeldUntil   *time.Time   `json:"held_until"`
 	Waiting     int64        `json:"waiting"`
@@ -28,7 +29,7 @@ type group struct {
 
 func groupOf(g queue.Group) group {
 	return group{
-		g.Key, g.Concurrency, g.Paused, g.HeldUntil, g.Waiting, g.Admitted, g.Leased, g.Scheduled, g.Oldest, g.NextAt, g.BlockedBy, g.Version, g.UpdatedAt,
+		g.Key, g.Concurrency, claimRateOf(g.Rate), g.Paused, g.HeldUntil, g.Waiting, g.Admitted, g.Leased, g.Scheduled, g.Oldest, g.NextAt, g.BlockedBy, g.Version, g.UpdatedAt,
 	}
 }
 
@@ -111,6 +112,7 @@ type putGroupRequest struct {
 	IfMatch     *precondition  `header:"If-Match"`
 	IfNoneMatch *absence       `header:"If-None-Match"`
 	Concurrency *int           `json:"concurrency" null:"nil" validate:"min=1,max=10000"`
+	Rate        *claimRate     `json:"rate" null:"nil"`
 	Paused      bool           `json:"paused"`
 	HeldUntil   *time.Time     `json:"held_until" null:"nil"`
 	Hold        *time.Duration `json:"hold" null:"nil" validate:"min=0s,max=87600h"`
@@ -128,7 +130,7 @@ func (s *Server) putGroup(r *http.Request, req putGroupRequest) (reply, error) {
 		return reply{}, err
 	}
 	only := queue.Precondition{Versions: req.IfMatch.versions(), Exists: req.IfMatch.isAny(), Absent: req.IfNoneMatch != nil}
-	return replyOfGroup(s.svc.PutGroup(r.Context(), req.Name, req.Group, queue.GroupSettings{Concurrency: req.Concurrency, Paused: req.Paused, HeldUntil: req.HeldUntil}, req.Hold, only))
+	return replyOfGroup(s.svc.PutGroup(r.Context(), req.Name, req.Group, queue.GroupSettings{Concurrency: req.Concurrency, Rate: req.Rate.params(), Paused: req.Paused, HeldUntil: req.HeldUntil}, req.Hold, only))
 }
 
 type deleteGroupRequest struct {

@@ -16,7 +16,7 @@ func TestGroupsAreLimitedByThePolicyOfTheirQueue(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	put := h.call("PUT", "/queues/q", `{"flow":{"concurrency":1,"total":null}}`).want(200).body
-	if got := h.call("GET", "/queues/q", "").want(200).body; !strings.Contains(put, `"flow":{"concurrency":1,"total":null,"order":false,"on_failed":null}`) || !strings.HasPrefix(got, strings.TrimSuffix(put, "}")) {
+	if got := h.call("GET", "/queues/q", "").want(200).body; !strings.Contains(put, `"flow":{"concurrency":1,"total":null,"order":false,"on_failed":null,"rate":null}`) || !strings.HasPrefix(got, strings.TrimSuffix(put, "}")) {
 		t.Errorf("put %s, got %s", put, got)
 	}
 	h.call("POST", "/events?queue=q&group=ada", `{"n":1}`).want(201)
@@ -42,7 +42,7 @@ func TestGroupsAreLimitedByThePolicyOfTheirQueue(t *testing.T) {
 		t.Errorf("history has %+v", e)
 	}
 	h.try("PUT", "/queues/q", `{"flow":{"total":0}}`).wantProblem(problem.ValidationFailed)
-	h.try("PUT", "/queues/q", `{"flow":{"rate":1}}`).wantProblem(problem.ValidationFailed)
+	h.try("PUT", "/queues/q", `{"flow":{"rates":1}}`).wantProblem(problem.ValidationFailed)
 	h.call("POST", "/events/batch", `{"events":[{"group":"`+strings.Repeat("é", 200)+`","event":{}}]}`).wantProblem(problem.ValidationFailed)
 }
 
@@ -116,7 +116,8 @@ func TestAGroupIsPausedHeldAndLimitedByItself(t *testing.T) {
 	for body, want := range map[string]problem.Type{
 		`{"concurrency":0}`:     problem.ValidationFailed,
 		`{"concurrency":10001}`: problem.ValidationFailed,
-		`{"rate":1}`:            problem.ValidationFailed,
+		`{"rates":1}`:           problem.ValidationFailed,
+		`{"rate":{"limit":1}}`:  problem.ValidationFailed,
 		`{"hold":"-1s"}`:        problem.ValidationFailed,
 		`{"hold":"30"}`:         problem.ValidationFailed,
 		`{"held_until":"noon"}`: problem.ValidationFailed,
@@ -222,7 +223,7 @@ func TestWaitingClaimsGetWhatASettingLetsThrough(t *testing.T) {
 func TestGroupsInOrderTakeNoDelayAndStopWhereThePolicySaysSo(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	if put := h.call("PUT", "/queues/q", `{"max_attempts":1,"flow":{"order":true}}`).want(200).body; !strings.Contains(put, `"flow":{"concurrency":null,"total":null,"order":true,"on_failed":"continue"}`) {
+	if put := h.call("PUT", "/queues/q", `{"max_attempts":1,"flow":{"order":true}}`).want(200).body; !strings.Contains(put, `"flow":{"concurrency":null,"total":null,"order":true,"on_failed":"continue","rate":null}`) {
 		t.Errorf("put %s", put)
 	}
 	h.call("PUT", "/queues/q", `{"max_attempts":1,"flow":{"order":true,"on_failed":"block"}}`).want(200)
@@ -272,5 +273,43 @@ func TestANackHoldsTheGroupOfItsEvent(t *testing.T) {
 	}
 	for _, hold := range []string{`"-1s"`, `"90000h"`, `30`} {
 		h.try("POST", fmt.Sprintf("/events/%d/nack", e.ID), fmt.Sprintf(`{"receipt":%q,"hold_group":%s}`, e.Receipt, hold)).wantProblem(problem.ValidationFailed)
+	}
+}
+
+func TestARateOfGroupsPutsOffWhatIsOverIt(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	if put := h.call("PUT", "/queues/q", `{"flow":{"rate":{"limit":6,"period":"1h","burst":2}}}`).want(200).body; !strings.Contains(put, `"rate":{"limit":6,"period":"1h0m0s","burst":2}`) {
+		t.Errorf("put %s", put)
+	}
+	if got := h.call("GET", "/queues/q", "").want(200).body; !strings.Contains(got, `"rate":{"limit":6,"period":"1h0m0s","burst":2}`) {
+		t.Errorf("got %s", got)
+	}
+	for range 4 {
+		h.call("POST", "/events?queue=q&group=ada", `{}`).want(201)
+	}
+	h.call("POST", "/events?queue=q&group=bob", `{}`).want(201)
+	claim := func() int {
+		return len(decode[seenPage](h.call("POST", "/claim", `{"queue":"q","limit":10}`).want(200)).Events)
+	}
+	if n := claim(); n != 3 {
+		t.Errorf("claimed %d, want two of ada and one of bob", n)
+	}
+	if n := claim(); n != 0 {
+		t.Errorf("over the rate, claimed %d", n)
+	}
+	g := decode[seenGroup](h.call("GET", "/queues/q/groups/ada", "").want(200))
+	if g.BlockedBy == nil || g.BlockedBy.Reason != "rate" || g.BlockedBy.Until == nil || time.Until(*g.BlockedBy.Until) > 11*time.Minute || time.Until(*g.BlockedBy.Until) < 5*time.Minute {
+		t.Errorf("the group is blocked by %+v", g.BlockedBy)
+	}
+	if set := h.call("PUT", "/queues/q/groups/ada", `{"rate":{"limit":10000,"period":"10ms","burst":10000}}`).want(200).body; !strings.Contains(set, `"rate":{"limit":10000,"period":"10ms","burst":10000}`) {
+		t.Errorf("set %s", set)
+	}
+	if n := claim(); n != 2 {
+		t.Errorf("at a rate of its own, claimed %d", n)
+	}
+	for _, rate := range []string{`1`, `{"limit":1}`, `{"period":"1s"}`, `{"limit":0,"period":"1s"}`, `{"limit":1,"period":"1ms"}`, `{"limit":1,"period":"25h"}`, `{"limit":1,"period":"1s","burst":0}`, `{"limit":1,"period":"1s","per":1}`} {
+		h.try("PUT", "/queues/q", `{"flow":{"rate":`+rate+`}}`).wantProblem(problem.ValidationFailed)
+		h.try("PUT", "/queues/q/groups/ada", `{"rate":`+rate+`}`).wantProblem(problem.ValidationFailed)
 	}
 }

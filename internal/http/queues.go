@@ -81,7 +81,33 @@ type flow struct {
 	Total       *int            `json:"total" null:"nil" validate:"min=1,max=10000"`
 	Order       bool            `json:"order"`
 	OnFailed    *queue.OnFailed `json:"on_failed" null:"nil" validate:"oneof=continue block"`
+	Rate        *claimRate      `json:"rate" null:"nil"`
 }
+
+func (f *flow) params() *queue.Flow {
+	if f == nil {
+		return nil
+	}
+	return &queue.Flow{Concurrency: f.Concurrency, Total: f.Total, Order: f.Order, OnFailed: f.OnFailed, Rate: f.Rate.params()}
+}
+
+func flowOf(f *queue.Flow) *flow {
+	if f == nil {
+		return nil
+	}
+	return &flow{f.Concurrency, f.Total, f.Order, f.OnFailed, claimRateOf(f.Rate)}
+}
+
+// A claimRate is a queue.Rate in a request and in a response.
+type claimRate struct {
+	Limit  int           `json:"limit" validate:"required,min=1,max=10000"`
+	Period time.Duration `json:"period" validate:"required,min=10ms,max=24h"`
+	Burst  int           `json:"burst" default:"1" validate:"min=1,max=10000"`
+}
+
+func (r *claimRate) params() *queue.Rate { return (*queue.Rate)(r) }
+
+func claimRateOf(r *queue.Rate) *claimRate { return (*claimRate)(r) }
 
 // A deadLetter is that of a policy: see queue.DeadLetter.
 type deadLetter struct {
@@ -116,7 +142,7 @@ func (req putQueueRequest) params() queue.Policy {
 		Delay:        req.Delay,
 		Wait:         req.Wait,
 		GroupFrom:    req.GroupFrom,
-		Flow:         (*queue.Flow)(req.Flow),
+		Flow:         req.Flow.params(),
 	}
 }
 
@@ -129,7 +155,7 @@ type policyResponse struct {
 
 func policyOf(p queue.Policy) policyResponse {
 	body := policyResponse{p.Queue, policy{
-		p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, (*deadLetter)(p.DeadLetter), p.Delay, p.Wait, p.GroupFrom, (*flow)(p.Flow),
+		p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, (*deadLetter)(p.DeadLetter), p.Delay, p.Wait, p.GroupFrom, flowOf(p.Flow),
 	}, nil, p.UpdatedAt}
 	if p.Version != 0 {
 		body.Version = &p.Version
