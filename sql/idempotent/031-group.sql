@@ -1850,7 +1850,9 @@ begin
     _after = least
     ( (select e.group_key from agent.event e where e.queue = _queue and e.group_key > _after order by e.group_key limit 1)
     , ( select g.key from agent.queue_group g
-        where g.queue = _queue and g.key > _after and (g.concurrency is not null or g.rate_limit is not null or g.paused or g.held_until > clock_timestamp())
+        where g.queue = _queue and g.key > _after
+        and (g.concurrency is not null or g.rate_limit is not null or g.paused or g.held_until is not null) -- as the index has it
+        and (g.concurrency is not null or g.rate_limit is not null or g.paused or g.held_until > clock_timestamp())
         order by g.key
         limit 1
       )

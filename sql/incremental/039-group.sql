@@ -121,6 +121,9 @@ with
 , vacuum_truncate = false
 );
 
+-- The groups for which something is set, which few of them have.
+create index queue_group_set on agent.queue_group (queue, key) where concurrency is not null or rate_limit is not null or paused or held_until is not null;
+
 -- agent_private.group_wake: the groups to look at from a time on, as somebody has changed them without their lock, or as an event becomes due. The key '' stands
 -- for all groups of the queue, of which those after after_key are left.
 create table agent_private.group_wake
