@@ -1362,7 +1362,6 @@ begin
     , case
         when g.paused or g.held_until > _now then 0
         when (select true from agent_private.group_wake w where w.queue = l.queue and w.key = l.key and w.hold_until > _now limit 1) then 0
-        when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow = 3 limit 1) then 0
         when q.flow_order then case
           when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key limit 1) then 0
           when q.flow_on_failed = 'block' and (select true from agent_private.group_block b where b.queue = l.queue and b.key = l.key limit 1) then 0
@@ -1370,6 +1369,7 @@ begin
           else 1
         end
         when q.flow_paced then 0 -- insert_grouped_events sees to these
+        when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow = 3 limit 1) then 0
         when m.most is null then 1000000
         else m.most - (select count(*) from (select from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow <= 2 limit m.most) as e)
       end as free
