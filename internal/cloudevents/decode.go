@@ -584,10 +584,15 @@ func (e *Event) Group() string {
 	case bool, int32:
 		text = fmt.Sprint(value)
 	}
-	if len(text) > maxGroup {
+	return GroupOf(text)
+}
+
+// GroupOf returns the group of an event whose partitionkey has this text.
+func GroupOf(partitionKey string) string {
+	if len(partitionKey) > maxGroup {
 		return ""
 	}
-	return text
+	return partitionKey
 }
 
 // The members of metadata that CloudEvents have.

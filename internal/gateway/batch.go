@@ -22,7 +22,7 @@ type batch struct {
 }
 
 // A target is what an event of a batch says of where it goes.
-type target struct{ queue, key string }
+type target struct{ queue, key, group string }
 
 // chooseBatch is for events that each name a queue. Where all go to one cell, that gets the batch as it is. Else each event has to be inserted on its own.
 func chooseBatch(g *Gateway, c *call, r *http.Request) error {
@@ -68,25 +68,27 @@ func (l *listBody) targets() ([]target, bool) {
 		var members struct {
 			Queue jsontext.Value `json:"queue"`
 			Key   jsontext.Value `json:"key"`
+			Group jsontext.Value `json:"group"`
 		}
-		isQueueText, isKeyText := false, false
+		isQueueText, isKeyText, isGroupText := false, false, false
 		if decode(element, &members) {
 			targets[i].queue, isQueueText = textOf(members.Queue, defaultQueue)
 			targets[i].key, isKeyText = textOf(members.Key, "")
+			targets[i].group, isGroupText = textOf(members.Group, "")
 		}
-		if !isQueueText || !isKeyText || !isQueue(targets[i].queue) {
+		if !isQueueText || !isKeyText || !isGroupText || !isQueue(targets[i].queue) {
 			return nil, false
 		}
 	}
 	return targets, true
 }
 
-// chooseEach finds the cell of each event of a batch, and places the queues that are not placed yet. Events without a key of one queue go to one cell, which is one that others of
+// chooseEach finds the cell of each event of a batch, and places the queues that are not placed yet. Events without a key and a group of one queue go to one cell, which is one that others of
 // the batch go to, if that may be. A batch that is atomic fails as soon as one of its events has no cell.
 func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []target, isAtomic bool) error {
 	type ofQueue struct {
-		placed         *placement
-		keyed, unkeyed []int // events
+		placed                  *placement
+		keyed, grouped, unkeyed []int // events: under a key, of a group, and others
 	}
 	queues := map[string]*ofQueue{}
 	cells, errs := make([]*cell, len(targets)), make([]error, len(targets))
@@ -98,9 +100,12 @@ func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []targe
 			queues[to.queue] = of
 			names = append(names, to.queue)
 		}
-		if to.key != "" {
+		switch {
+		case to.key != "":
 			of.keyed = append(of.keyed, i)
-		} else {
+		case to.group != "":
+			of.grouped = append(of.grouped, i)
+		default:
 			of.unkeyed = append(of.unkeyed, i)
 		}
 	}
@@ -113,7 +118,7 @@ func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []targe
 		of := queues[name]
 		var err error
 		if of.placed, err = g.place(c, r, name); err != nil {
-			put(slices.Concat(of.keyed, of.unkeyed), nil, err)
+			put(slices.Concat(of.keyed, of.grouped, of.unkeyed), nil, err)
 		}
 		switch {
 		case r.Context().Err() != nil:
@@ -121,13 +126,18 @@ func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []targe
 		case err != nil && isAtomic:
 			return err
 		case err == nil && len(of.keyed) > 0:
-			keys := make([]string, len(of.keyed))
+			keys := make([]insertKey, len(of.keyed))
 			for n, i := range of.keyed {
-				keys[n] = targets[i].key
+				keys[n] = insertKey{targets[i].key, targets[i].group}
 			}
 			found, why := g.keyCells(c, r, of.placed, keys)
 			for n, i := range of.keyed {
 				cells[i], errs[i] = found[n], why[n]
+			}
+		}
+		if err == nil {
+			for _, i := range of.grouped {
+				cells[i], errs[i] = g.groupCell(of.placed, targets[i].group)
 			}
 		}
 	}

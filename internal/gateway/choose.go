@@ -112,11 +112,11 @@ func byPathQueue(g *Gateway, c *call, r *http.Request) error {
 // chooseInsert is for an event, with the queue in the query.
 func chooseInsert(g *Gateway, c *call, r *http.Request) error {
 	key, isKeyed := keyOf(r)
-	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), key, isKeyed)
+	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), insertKey{key, queryOf(r, "group", "")}, isKeyed)
 }
 
 // toInsert sets the target to the cell that a new event of a queue goes to, under a key if isKeyed. It places the queue.
-func (g *Gateway) toInsert(c *call, r *http.Request, queue, key string, isKeyed bool) error {
+func (g *Gateway) toInsert(c *call, r *http.Request, queue string, to insertKey, isKeyed bool) error {
 	c.target = g.home()
 	if !isQueue(queue) { // home says what is wrong
 		return nil
@@ -125,10 +125,12 @@ func (g *Gateway) toInsert(c *call, r *http.Request, queue, key string, isKeyed 
 	p, err := g.place(c, r, queue)
 	switch {
 	case err != nil:
+	case !isKeyed && to.group != "":
+		c.target, err = g.groupCell(p, to.group)
 	case !isKeyed:
 		c.target, err = g.turnCell(queue, p.Cells)
 	default:
-		cells, errs := g.keyCells(c, r, p, []string{key})
+		cells, errs := g.keyCells(c, r, p, []insertKey{to})
 		c.target, err = cells[0], errs[0]
 	}
 	return err
@@ -143,23 +145,25 @@ func chooseSchedule(g *Gateway, c *call, r *http.Request) error {
 	var members struct {
 		Queue jsontext.Value `json:"queue"`
 		Topic jsontext.Value `json:"topic"`
+		Group jsontext.Value `json:"group"`
 	}
-	queue, isText := "", false
+	queue, group, isText := "", "", false
 	if decode(body, &members) && len(members.Topic) == 0 {
 		queue, isText = textOf(members.Queue, defaultQueue)
+		group, _ = textOf(members.Group, "") // its cell says what is wrong with it
 	}
 	if !isText {
 		return toHome(g, c, r)
 	}
 	key, isKeyed := keyOf(r)
 	if !isKeyed || !isQueue(queue) {
-		return g.toInsert(c, r, queue, "", false)
+		return g.toInsert(c, r, queue, insertKey{group: group}, false)
 	}
 	c.queue, c.target = queue, g.home()
 	p, err := g.place(c, r, queue)
 	if err == nil { // schedules have keys of their own, which no cell is asked for
 		set, _ := g.keyedSets(p, time.Now())
-		c.target, err = g.keyCell(queue, key, set)
+		c.target, err = g.keyCell(queue, insertKey{key, group}.hashed(), set)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ func chooseCloudEvents(g *Gateway, c *call, r *http.Request) error {
 		return err
 	}
 	if now := time.Now(); len(p.keyed(now)) == 1 && len(p.askedAt(now)) == 0 { // whatever the keys are
-		return g.toKeyed(c, r, p, "")
+		return g.toKeyed(c, r, p, insertKey{})
 	}
 	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if media != cloudevents.MediaType && media != cloudevents.BatchMediaType {
@@ -38,7 +38,7 @@ func chooseCloudEvents(g *Gateway, c *call, r *http.Request) error {
 		if err != nil {
 			return toHome(g, c, r) // which says what is wrong
 		}
-		return g.toKeyed(c, r, p, events[0].Key())
+		return g.toKeyed(c, r, p, insertKey{events[0].Key(), events[0].Group()})
 	}
 	body, err := g.peek(c, r, maxBatchBody)
 	if err != nil {
@@ -67,20 +67,20 @@ func chooseCloudEvents(g *Gateway, c *call, r *http.Request) error {
 }
 
 // toKeyed sets the target to the cell that an insert into a placed queue under a key goes to.
-func (g *Gateway) toKeyed(c *call, r *http.Request, p *placement, key string) error {
-	cells, errs := g.keyCells(c, r, p, []string{key})
+func (g *Gateway) toKeyed(c *call, r *http.Request, p *placement, key insertKey) error {
+	cells, errs := g.keyCells(c, r, p, []insertKey{key})
 	c.target = cells[0]
 	return errs[0]
 }
 
 // readCloudEvents returns the keys of the CloudEvents in a body, and if it is a batch the list of them. There are no keys if it cannot be read: then no cell takes it.
-func readCloudEvents(body []byte, isBatch bool) (list *listBody, keys []string) {
+func readCloudEvents(body []byte, isBatch bool) (list *listBody, keys []insertKey) {
 	if !isBatch {
 		key, ok := cloudEventKey(body)
 		if !ok {
 			return nil, nil
 		}
-		return nil, []string{key}
+		return nil, []insertKey{key}
 	}
 	list = new(listBody)
 	in := jsontext.NewDecoder(bytes.NewBuffer(body), inData) // which it reads without a copy
@@ -104,17 +104,30 @@ func readCloudEvents(body []byte, isBatch bool) (list *listBody, keys []string) 
 var inData = jsontext.AllowDuplicateNames(true)
 
 // cloudEventKey returns the key of a CloudEvent in JSON.
-func cloudEventKey(text []byte) (key string, ok bool) {
+func cloudEventKey(text []byte) (key insertKey, ok bool) {
 	var members struct {
 		ID     jsontext.Value `json:"id"`
 		Source jsontext.Value `json:"source"`
+		Group  jsontext.Value `json:"partitionkey"`
 	}
 	if json.Unmarshal(text, &members, inData) != nil {
-		return "", false
+		return key, false
 	}
 	id, isID := textOf(members.ID, "")
 	source, isSource := textOf(members.Source, "")
-	return cloudevents.KeyOf(source, id), isID && isSource && id != "" && source != ""
+	return insertKey{cloudevents.KeyOf(source, id), cloudevents.GroupOf(partitionKeyOf(members.Group))}, isID && isSource && id != "" && source != ""
+}
+
+// partitionKeyOf returns the text of a partitionkey as cells read it; empty: it has none.
+func partitionKeyOf(value jsontext.Value) string {
+	switch value.Kind() {
+	case '"':
+		text, _ := textOf(value, "")
+		return text
+	case '0', 't', 'f':
+		return string(value)
+	}
+	return ""
 }
 
 // answerCloudEvents has each cell insert its share of a batch, and answers with the ids of all events, in their order. Each share is all or nothing. If one fails, that is the answer: what the

@@ -45,7 +45,7 @@ func (g *Gateway) checkFresh() error {
 }
 
 // keyCells returns the cells that inserts into a placed queue under keys go to, or why there is none, a *problem or an *answered.
-func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []string) (cells []*cell, errs []error) {
+func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []insertKey) (cells []*cell, errs []error) {
 	cells, errs = make([]*cell, len(keys)), make([]error, len(keys))
 	now := time.Now()
 	fail := func(err error) {
@@ -61,7 +61,7 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []string
 	}
 	set, sets := g.keyedSets(p, now)
 	for i, key := range keys {
-		cells[i], errs[i] = g.keyCell(p.Queue, key, set)
+		cells[i], errs[i] = g.keyCell(p.Queue, key.hashed(), set)
 	}
 	if len(sets) == 0 {
 		return cells, errs
@@ -77,7 +77,7 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []string
 			if isFound[i] || errs[i] != nil {
 				continue
 			}
-			at, err := g.keyCell(p.Queue, key, before)
+			at, err := g.keyCell(p.Queue, key.hashed(), before)
 			if err != nil {
 				errs[i] = err
 			} else if at != cells[i] {
@@ -100,12 +100,12 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []string
 }
 
 // leaveKeys asks a cell which events were inserted there under some of the keys, and has it leave the others.
-func (g *Gateway) leaveKeys(ctx context.Context, at *cell, queue string, keys []string, which []int) ([]*int64, error) {
+func (g *Gateway) leaveKeys(ctx context.Context, at *cell, queue string, keys []insertKey, which []int) ([]*int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, placeTime)
 	defer cancel()
 	asked := make([]string, len(which))
 	for n, i := range which {
-		asked[n] = keys[i]
+		asked[n] = keys[i].key
 	}
 	body, err := json.Marshal(map[string][]string{"keys": asked})
 	if err != nil {

@@ -32,6 +32,7 @@ type source struct {
 	isOpen  bool   // there may be more elements in body
 	more    bool   // body has ended, and the cell has more than was asked for
 	link    string // the field Link of the answer
+	next    string // where the cell goes on after it, as the answer says
 	read    int    // elements of body
 	again   bool   // it was asked again because it had broken off, and has sent nothing since
 	stop    func()
@@ -73,7 +74,7 @@ func (m *reading) open(s *source, p *part) {
 	body := p.resp.Body
 	stop := context.AfterFunc(life, func() { _ = body.Close() }) // a cell that is frozen ends its answer so
 	s.body, s.stop = body, func() { stop() }
-	s.isOpen, s.more, s.hasHead, s.read, s.link = true, false, false, 0, p.resp.Header.Get("Link")
+	s.isOpen, s.more, s.hasHead, s.read, s.link, s.next = true, false, false, 0, p.resp.Header.Get("Link"), ""
 	s.dec = jsontext.NewDecoder(body, jsonOptions...)
 	if err := m.toList(s); err != nil {
 		m.broken(s, err)
@@ -122,12 +123,15 @@ func (m *reading) advance(s *source) {
 	}
 	if s.dec.PeekKind() == ']' {
 		more, err := m.end(s)
-		if err == nil && more && s.read == 0 {
+		if err == nil && more && s.read == 0 && s.next == "" {
 			err = errors.New("a page without elements that has another one")
 		}
 		if err != nil {
 			m.broken(s, err)
 			return
+		}
+		if more && s.read == 0 { // it has looked at some that are not listed
+			s.place.cursor = s.next
 		}
 		s.isOpen, s.more = false, more
 		s.place.ended = !more
@@ -172,7 +176,9 @@ func (m *reading) end(s *source) (more bool, err error) {
 			if err := json.Unmarshal(value, &next); err != nil {
 				return false, err
 			}
-			more = next != nil
+			if more = next != nil; more {
+				s.next = *next
+			}
 		}
 	}
 	if err := expect(s.dec, '}'); err != nil {

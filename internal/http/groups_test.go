@@ -4,17 +4,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/http/problem"
 )
 
 func TestGroupsAreLimitedByThePolicyOfTheirQueue(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(0, "q")
 	put := h.call("PUT", "/queues/q", `{"flow":{"concurrency":1,"total":null}}`).want(200).body
 	if got := h.call("GET", "/queues/q", "").want(200).body; !strings.Contains(put, `"flow":{"concurrency":1,"total":null,"order":false,"on_failed":null,"rate":null}`) || !strings.HasPrefix(got, strings.TrimSuffix(put, "}")) {
 		t.Errorf("put %s, got %s", put, got)
@@ -311,5 +314,69 @@ func TestARateOfGroupsPutsOffWhatIsOverIt(t *testing.T) {
 	for _, rate := range []string{`1`, `{"limit":1}`, `{"period":"1s"}`, `{"limit":0,"period":"1s"}`, `{"limit":1,"period":"1ms"}`, `{"limit":1,"period":"25h"}`, `{"limit":1,"period":"1s","burst":0}`, `{"limit":1,"period":"1s","per":1}`} {
 		h.try("PUT", "/queues/q", `{"flow":{"rate":`+rate+`}}`).wantProblem(problem.ValidationFailed)
 		h.try("PUT", "/queues/q/groups/ada", `{"rate":`+rate+`}`).wantProblem(problem.ValidationFailed)
+	}
+}
+
+// A queue on all cells has each group on one of them, so that its limit is that of the whole queue.
+func TestLimitsOfGroupsHoldForAQueueOnSeveralCells(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	if len(h.others) > 0 {
+		if _, err := h.cells.Place(t.Context(), cell.PlaceParams{Queue: "wide", Cells: nil, IfAbsent: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.call("PUT", "/queues/wide", `{"flow":{"concurrency":2}}`).want(200)
+	const groups, each = 12, 5
+	var batch []string
+	for i := range groups * each {
+		event := fmt.Sprintf(`{"queue":"wide","group":"g/%d","event":{"n":%d}}`, i%groups, i)
+		if i%2 == 0 {
+			batch = append(batch, event)
+			continue
+		}
+		h.call("POST", fmt.Sprintf("/events?queue=wide&group=g%%2F%d", i%groups), `{}`).want(201)
+	}
+	h.try("POST", "/events/batch?atomic=false", `{"events":[`+strings.Join(batch, ",")+`]}`).want(200)
+	h.try("PUT", "/queues/wide/groups/g%2F0", `{"paused":true}`).want(200)
+	h.try("PUT", "/queues/wide/groups/g%2F1", `{"concurrency":4}`).want(200)
+	leased := map[string]int{}
+	for range 5 * (1 + len(h.others)) {
+		for _, e := range h.claim(`{"queue":"wide","limit":1000}`) {
+			leased[e.Group]++
+		}
+	}
+	for i := range groups {
+		group, want := fmt.Sprintf("g/%d", i), 2
+		switch i {
+		case 0:
+			want = 0
+		case 1:
+			want = 4
+		}
+		if leased[group] != want {
+			t.Errorf("of %s %d events are leased, want %d", group, leased[group], want)
+		}
+		g := decode[seenGroup](h.try("GET", fmt.Sprintf("/queues/wide/groups/g%%2F%d", i), "").want(200))
+		if g.Leased != want || g.Waiting != each-want {
+			t.Errorf("got %+v, want %d leased", g, want)
+		}
+	}
+	var listed []string
+	for cursor, pages := "", 0; pages == 0 || cursor != "" && pages < 10; pages++ {
+		page := decode[seenGroups](h.call("GET", "/queues/wide/groups?state=blocked&limit=5"+cursor, "").want(200))
+		for _, g := range page.Groups {
+			listed = append(listed, g.Group)
+		}
+		cursor = ""
+		if page.Next != nil {
+			cursor = "&cursor=" + url.QueryEscape(*page.Next)
+		}
+	}
+	if len(listed) != groups || !slices.IsSorted(listed) {
+		t.Errorf("blocked are %q", listed)
+	}
+	if longest := decode[seenGroups](h.call("GET", "/queues/wide/groups?sort=waiting&limit=1", "").want(200)).Groups; len(longest) != 1 || longest[0].Group != "g/0" || longest[0].Waiting != each {
+		t.Errorf("the longest line is %+v", longest)
 	}
 }
