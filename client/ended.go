@@ -14,7 +14,7 @@ const (
 	EndExhausted End = "failed, no attempts left"
 	// EndRetried means that the event was nacked, and waits for its next attempt.
 	EndRetried End = "retried"
-	// EndGivenBack means that the worker stopped before the handler had ended, or begun.
+	// EndGivenBack means that the worker stopped before the handler had ended, or begun; or that the event was claimed ahead, and no slot was free in time.
 	EndGivenBack End = "given back"
 	// EndLost means that somebody else has the event: its lease was lost.
 	EndLost End = "lost"

@@ -246,14 +246,17 @@ func (r *workerRun) goApart(n int, calls func()) {
 	})
 }
 
-// release gives events back whose work has not begun, without using up their attempts. Where the server does not know that call, they are nacked.
+// release gives events back whose work has not begun, without using up their attempts. Where the server does not know that call, they are nacked. It takes a bounded time, as what
+// claims waits for it: where there is no answer by then, the leases have to end.
 func (r *workerRun) release(leases []*lease) {
+	ctx, cancel := context.WithTimeout(r.settling, stopLimit)
+	defer cancel()
 	for batch := range slices.Chunk(leases, maxAcks) {
 		held := make([]Held, len(batch))
 		for i, l := range batch {
 			held[i] = Held{l.event.ID, l.event.Receipt}
 		}
-		_, err := r.client.ReleaseBatch(r.settling, held, 0)
+		_, err := r.client.ReleaseBatch(ctx, held, 0)
 		for _, l := range batch {
 			switch {
 			case isUnknownCall(err):

@@ -26,15 +26,18 @@ const (
 	// maxClaim is how many events one claim can ask for, and maxTypes how many types.
 	maxClaim = 1000
 	maxTypes = 100
-	// maxPending is how many events, beyond those that are worked on, may wait for their ack before no more are claimed: while the server takes
+	// maxPending is how many events, beyond those that are worked on or claimed ahead, may wait for their ack before no more are claimed: while the server takes
 	// no acks, their leases have to be extended.
 	maxPending = 100
 	// unknownDelay is how long an event waits whose type has no handler here: another worker may have one.
 	unknownDelay = 30 * time.Second
 	// stopLimit bounds each of the last steps of a stop.
 	stopLimit = 5 * time.Second
-	// maxGather bounds the time for which a claim waits for further slots while there is a backlog.
+	// maxGather bounds the time for which a claim waits for further slots while there is a backlog, and for which events that are claimed ahead should wait for theirs.
 	maxGather = 100 * time.Millisecond
+	// maxAhead is how many events are claimed ahead at most, for each slot, and aheadLimit how long they wait for a slot before they are released.
+	maxAhead   = 3
+	aheadLimit = time.Second
 )
 
 // ErrStopping is the cause of the end of a handler's context when the worker stops and its grace is over.
@@ -44,7 +47,8 @@ var ErrStopping = errors.New("client: the worker stops")
 type WorkerConfig struct {
 	// Queue is where events are claimed; empty: [DefaultQueue].
 	Queue string
-	// Concurrency is how many events are worked on at a time; 0: [DefaultConcurrency].
+	// Concurrency is how many events are worked on at a time; 0: [DefaultConcurrency]. While there is a backlog of events whose handlers take less time than a claim, up to three times as
+	// many more are claimed ahead, for the time that a claim takes, and released if that becomes a second.
 	Concurrency int
 	// Lease is how long an event is held without a sign of life of the worker, which extends it at each third of that time: the time until
 	// others take over the events of a dead worker. It is no limit of the work; 0: [DefaultLease].
@@ -225,6 +229,8 @@ type workerRun struct {
 	held    map[int64]*lease // from the claim to the end of its ack or nack
 	busy    int              // handlers, with their nacks
 	wanted  int              // how many slots have to be free for the end of a handler to signal freed
+	ahead   []*lease         // claimed, but there was no slot yet; in order
+	worked  time.Duration    // how long an event takes a slot, by the latest ones; 0: none has ended
 	pending []*lease         // to be acked
 	apart   int              // to be acked or nacked on cells behind a gateway that are away
 }
@@ -234,6 +240,7 @@ func (r *workerRun) claim(ctx context.Context) {
 	once := *r.client
 	once.limits.retryFor = -1
 	types := r.claimTypes()
+	defer r.releaseAhead() //nolint:contextcheck // events are given back after ctx has ended
 	var trouble claimTrouble
 	var gather time.Duration // how long to wait for further slots
 	for failures := 0; ; {
@@ -241,9 +248,10 @@ func (r *workerRun) claim(ctx context.Context) {
 		if free == 0 {
 			return
 		}
+		limit := min(free+r.aheadFor(gather), maxClaim)
 		asked := time.Now()
 		events, err := once.Claim(ctx, ClaimParams{
-			Queue: r.cfg.Queue, Limit: min(free, maxClaim), InvisibleFor: r.cfg.Lease, Wait: r.cfg.Wait, Types: types,
+			Queue: r.cfg.Queue, Limit: limit, InvisibleFor: r.cfg.Lease, Wait: r.cfg.Wait, Types: types,
 			MaxAttempts: r.cfg.MaxAttempts, Worker: r.cfg.Name,
 		})
 		if ctx.Err() != nil { // nothing is begun any more
@@ -251,10 +259,10 @@ func (r *workerRun) claim(ctx context.Context) {
 			for i, e := range events {
 				leases[i] = r.newLease(e, asked)
 			}
-			r.release(leases)
+			r.release(leases) //nolint:contextcheck // as above
 			return
 		}
-		gather = gatherFor(min(free, maxClaim), len(events), time.Since(asked))
+		gather = gatherFor(limit, len(events), time.Since(asked))
 		for _, e := range events {
 			r.start(e, asked) //nolint:contextcheck // claimed events outlive ctx
 		}
@@ -324,17 +332,29 @@ func gatherFor(asked, got int, took time.Duration) time.Duration {
 	return min(took, maxGather)
 }
 
+// aheadFor returns how many events to claim beyond those that have a slot: with a backlog as many as there are handlers for in the time that a claim takes, or gather, since the slots
+// would be idle while the next claim is under way.
+func (r *workerRun) aheadFor(gather time.Duration) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if gather <= 0 || r.worked <= 0 {
+		return 0
+	}
+	return int(min(int64(gather/r.worked), maxAhead)) * r.cfg.Concurrency
+}
+
 // awaitSlots waits until a handler can be started, and then for up to gather until all can be that one claim can get events for. It returns how many can be; 0: ctx has ended.
 //
 // With a backlog gather is what the last claim took, for which its slots were idle anyway: a claim of many events costs less for each. Where handlers take no longer than that, a claim gets
 // as many events as there are slots; where they do, a slot is idle for at most twice as long as it was.
 func (r *workerRun) awaitSlots(ctx context.Context, gather time.Duration) int {
-	var late <-chan time.Time // nil: no slot was free yet
+	var late, stale <-chan time.Time // nil: no slot was free yet; no event was claimed ahead
 	isLate := gather <= 0
 	for ctx.Err() == nil {
 		r.mu.Lock()
+		isAhead := len(r.ahead) > 0
 		free, wanted := r.cfg.Concurrency-r.busy, 1
-		if len(r.pending)+r.apart >= r.cfg.Concurrency+maxPending {
+		if len(r.pending)+r.apart >= (1+maxAhead)*r.cfg.Concurrency+maxPending {
 			free = 0
 		}
 		if free > 0 && !isLate {
@@ -354,38 +374,56 @@ func (r *workerRun) awaitSlots(ctx context.Context, gather time.Duration) int {
 			defer timer.Stop()
 			late = timer.C
 		}
+		if isAhead && stale == nil {
+			timer := time.NewTimer(aheadLimit)
+			defer timer.Stop()
+			stale = timer.C
+		}
 		select {
 		case <-r.freed:
 		case <-late:
 			isLate = true
+		case <-stale:
+			r.releaseAhead() //nolint:contextcheck // what was claimed is not of ctx
 		case <-ctx.Done():
 		}
 	}
 	return 0
 }
 
-// start starts the handler of an event whose claim was sent at asked.
+// start starts the handler of an event whose claim was sent at asked, or has it wait for a slot.
 func (r *workerRun) start(e Event, asked time.Time) {
 	l := r.newLease(e, asked)
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.held[e.ID] = l
+	if r.busy >= r.cfg.Concurrency {
+		r.ahead = append(r.ahead, l)
+		return
+	}
 	r.busy++
-	r.mu.Unlock()
 	go r.work(l)
 }
 
-// work calls the handler of an event and settles the event.
+// releaseAhead releases the events that were claimed ahead and still have no slot. No more are claimed ahead until handlers are known to be quick again.
+func (r *workerRun) releaseAhead() {
+	r.mu.Lock()
+	ahead := r.ahead
+	r.ahead = nil
+	if len(ahead) > 0 {
+		r.worked = aheadLimit
+	}
+	r.mu.Unlock()
+	r.release(slices.DeleteFunc(ahead, func(l *lease) bool { return !l.settle() }))
+}
+
+// work calls the handler of an event and settles the event. Then its slot is for the next event.
 func (r *workerRun) work(l *lease) {
+	began := time.Now()
 	var out outcome
 	defer func() { // also when the handler ends the goroutine
 		r.finish(l, out)
-		r.mu.Lock()
-		r.busy--
-		isEnough := r.cfg.Concurrency-r.busy >= r.wanted
-		r.mu.Unlock()
-		if isEnough {
-			wake(r.freed)
-		}
+		r.leaveSlot(time.Since(began))
 	}()
 	if l.isStale() {
 		r.extend(l)
@@ -393,6 +431,26 @@ func (r *workerRun) work(l *lease) {
 	if out.err = context.Cause(l.ctx); out.err == nil {
 		l.isBegun = true
 		r.handlerOf(l.event.Type).call(l.ctx, l.event, &out)
+	}
+}
+
+// leaveSlot gives a slot that an event has had for so long to the next one that was claimed ahead, or frees it.
+func (r *workerRun) leaveSlot(after time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	const weight = 8 // of the events before, in the mean
+	if r.worked == 0 {
+		r.worked = after
+	}
+	r.worked = max(1, r.worked+(after-r.worked)/weight)
+	if len(r.ahead) > 0 {
+		go r.work(r.ahead[0])
+		r.ahead = r.ahead[1:]
+		return
+	}
+	r.busy--
+	if r.cfg.Concurrency-r.busy >= r.wanted {
+		wake(r.freed)
 	}
 }
 

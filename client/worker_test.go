@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -164,6 +165,76 @@ func TestClaimsWithABacklogWaitForMoreSlots(t *testing.T) {
 		if gather := gatherFor(claim.asked, claim.got, claim.took); gather != claim.want {
 			t.Errorf("after a claim that has asked for %d events, got %d and took %s, the next one waits for %s, want %s", claim.asked, claim.got, claim.took, gather, claim.want)
 		}
+	}
+}
+
+// With a backlog of events that take less time than a claim, more are claimed than there are slots. No more are worked on at a time for that, and those that have no slot in time, because
+// handlers take longer than they did, are released.
+func TestQuickEventsAreClaimedAheadAndReleasedWhenTheyHaveToWait(t *testing.T) {
+	t.Parallel()
+	const slots = 4
+	var last, running atomic.Int64
+	ahead, released := make(chan struct{}), make(chan int, 1)
+	areAhead := sync.OnceFunc(func() { close(ahead) })
+	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/claim":
+			var body struct{ Limit int64 }
+			if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Limit > (1+maxAhead)*slots {
+				t.Errorf("a claim of %d events, %v", body.Limit, err)
+			}
+			select {
+			case <-ahead:
+				<-r.Context().Done()
+				return
+			case <-time.After(20 * time.Millisecond): // what a claim takes
+			}
+			if body.Limit == (1+maxAhead)*slots {
+				areAhead()
+			}
+			events := make([]json.RawMessage, body.Limit)
+			for i := range events {
+				events[i] = fmt.Appendf(nil, `{"id":%d,"receipt":"r","event":{}}`, last.Add(1))
+			}
+			_ = json.NewEncoder(w).Encode(map[string]any{"events": events})
+		case "/release":
+			var body releaseBatchRequest
+			_ = json.NewDecoder(r.Body).Decode(&body)
+			results := make([]LeaseResult, len(body.Events))
+			for i, e := range body.Events {
+				results[i] = LeaseResult{ID: e.ID, Status: http.StatusOK}
+			}
+			_ = json.NewEncoder(w).Encode(leaseResults{results})
+			released <- len(results)
+		default:
+			ackAll(w, r)
+		}
+	})
+	w := c.NewWorker(WorkerConfig{Concurrency: slots, Grace: -1})
+	Handle(w, "", func(ctx context.Context, _ Job[struct{}]) (any, error) {
+		if n := running.Add(1); n > slots {
+			t.Errorf("%d handlers run at a time, and there are %d slots", n, slots)
+		}
+		defer running.Add(-1)
+		select {
+		case <-ahead:
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		default:
+			return "quick", nil
+		}
+	})
+	stop := run(t, w)
+	select {
+	case n := <-released:
+		if n != maxAhead*slots {
+			t.Errorf("%d events were released, want the %d that were claimed ahead", n, maxAhead*slots)
+		}
+	case <-time.After(waitTimeout):
+		t.Error("no events were claimed ahead, or they are kept from others although no slot is free")
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }
 
