@@ -37,6 +37,17 @@ const (
 const (
 	OnDuplicateMatch = "match" // a request under a known idempotency key must say the same; the default
 	OnDuplicateFirst = "first" // it gets the first response, whatever it says
+	// OnDuplicateReplace has an event that nobody has claimed take the place of the one under the key, with its id. One that was claimed and waits again is cancelled for it,
+	// and one that is leased is left alone.
+	OnDuplicateReplace = "replace"
+	// OnDuplicateSupersede is OnDuplicateReplace, but that one that is leased is cancelled, too: its worker has lost the lease.
+	OnDuplicateSupersede = "supersede"
+)
+
+// Values of NewEvent.KeyUntil.
+const (
+	KeyUntilClaimed  = "claimed"  // the first claim of the event
+	KeyUntilFinished = "finished" // the end of the event
 )
 
 // A NewEvent is an event to insert. Only Payload is required.
@@ -56,6 +67,11 @@ type NewEvent struct {
 	Group string `json:"group,omitzero" query:"group"`
 	// OnDuplicate says how a different event under a known Key is answered; empty: [OnDuplicateMatch].
 	OnDuplicate string `json:"on_duplicate,omitzero" query:"on_duplicate"`
+	// KeyUntil says how long Key stands: until [KeyUntilClaimed], until [KeyUntilFinished], or for a duration, such as "10m"; empty: for as long as the server keeps keys.
+	KeyUntil string `json:"key_until,omitzero" query:"key_until"`
+	// MaxWait is, with [OnDuplicateReplace] and [OnDuplicateSupersede], how long after the first insert under Key the event becomes claimable at the latest, however often its Delay has begun anew; 0:
+	// there is no bound.
+	MaxWait time.Duration `json:"max_wait,omitzero" query:"max_wait"`
 	// Delay is how long from now it becomes claimable, at most ten years; 0: at once. Cannot be combined with VT.
 	Delay time.Duration `json:"delay,omitzero" query:"delay"`
 	// VT is when it becomes claimable; zero: at once.
@@ -80,8 +96,9 @@ func (e NewEvent) MarshalJSON() ([]byte, error) {
 	type plain NewEvent
 	return encodeJSON(struct {
 		plain
-		Delay duration `json:"delay,omitzero"`
-	}{plain(e), duration(e.Delay)})
+		Delay   duration `json:"delay,omitzero"`
+		MaxWait duration `json:"max_wait,omitzero"`
+	}{plain(e), duration(e.Delay), duration(e.MaxWait)})
 }
 
 // Inserted is the result of an insert.

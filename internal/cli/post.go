@@ -29,7 +29,9 @@ type PostCmd struct {
 	ExpiresAt      time.Time     `placeholder:"TIME" help:"When the events expire."`
 	EventTS        time.Time     `name:"event-ts" placeholder:"TIME" help:"The time of the events."`
 	Meta           jsonValue     `placeholder:"JSON" help:"Metadata of the events, a JSON object."`
-	OnDuplicate    string        `enum:",match,first" default:"" placeholder:"WHAT" help:"What a different event under a known key gets: match refuses it, the default; first answers with the first event."`
+	OnDuplicate    string        `enum:",match,first,replace,supersede" default:"" placeholder:"WHAT" help:"What a different event under a known key gets: match refuses it, the default; first answers with the first event; replace takes its place if it waits; supersede does, also if it is leased."`
+	KeyUntil       string        `placeholder:"WHEN" help:"How long the idempotency key stands: until the event is claimed, until it is finished, or for a duration."`
+	MaxWait        time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"With --on-duplicate replace and --delay: how long after the first event the last one becomes claimable at the latest."`
 	IdempotencyKey string        `placeholder:"KEY" help:"The idempotency key of the event: repeated, the command inserts nothing more."`
 	Wait           endWait       `placeholder:"DURATION" help:"Wait until the event has ended, for so long at most if a duration is given, and show it with its outcome and result."`
 
@@ -46,6 +48,7 @@ func (*PostCmd) Help() string {
 	return examples(
 		`queued post -q mail '{"to": "ada@example.com"}'`,
 		`queued post -q mail -t mail.welcome --delay 10m --idempotency-key order-4711 '{"order": 4711}'`,
+		`queued post -q index --delay 10s --max-wait 1m --idempotency-key doc-7 --on-duplicate replace '{"doc": 7}'`,
 		`queued post -q reports --wait=30s '{"month": "2026-02"}'`,
 		`queued post -q mail -f events.ndjson --key-field /id`,
 		`zcat events.ndjson.gz | queued post -q mail -f - --key-prefix import-7`,
@@ -103,6 +106,7 @@ func (c *PostCmd) template() client.NewEvent {
 	return client.NewEvent{
 		Queue: c.Queue, Type: c.Type, Source: c.Source, Group: c.Group, Priority: c.Priority, Delay: c.Delay, VT: c.VT, MaxAttempts: c.MaxAttempts,
 		ExpiresAt: c.ExpiresAt, EventTS: c.EventTS, Meta: c.Meta.raw(), OnDuplicate: c.OnDuplicate,
+		KeyUntil: c.KeyUntil, MaxWait: c.MaxWait,
 	}
 }
 

@@ -29,7 +29,9 @@ type options struct {
 	ExpiresAt   *time.Time     `json:"expires_at"`
 
 	EventTS     *time.Time        `json:"event_ts"`
-	OnDuplicate queue.OnDuplicate `json:"on_duplicate" validate:"oneof=match first"`
+	OnDuplicate queue.OnDuplicate `json:"on_duplicate" validate:"oneof=match first replace supersede"`
+	KeyUntil    string            `json:"key_until" validate:"min=1,max=64"`
+	MaxWait     time.Duration     `json:"max_wait" validate:"min=1us,max=87600h"`
 	Meta        json.RawMessage   `json:"meta"`
 }
 
@@ -38,6 +40,19 @@ func (o *options) Check(report func(field, detail string)) {
 	if o.Delay != nil && o.VT != nil {
 		report("vt", "must not be given together with delay")
 	}
+	if _, _, ok := o.keyUntil(); !ok {
+		report("key_until", "must be claimed, finished, or a duration such as 10m, of at most 87600h")
+	}
+}
+
+// keyUntil returns what ends the idempotency key: the end of a time, or else something that becomes of the event. Neither is said for the zero values.
+func (o *options) keyUntil() (until queue.KeyUntil, after time.Duration, ok bool) {
+	switch until = queue.KeyUntil(o.KeyUntil); until {
+	case "", queue.UntilClaimed, queue.UntilFinished:
+		return until, 0, true
+	}
+	after, err := time.ParseDuration(o.KeyUntil)
+	return "", after, err == nil && after >= time.Microsecond && after <= 87_600*time.Hour
 }
 
 func (o *options) params(event json.RawMessage) queue.InsertParams {
@@ -55,7 +70,9 @@ func (o *options) params(event json.RawMessage) queue.InsertParams {
 		EventTS:        o.EventTS,
 		OnDuplicate:    o.OnDuplicate,
 		Meta:           o.Meta,
+		MaxWait:        o.MaxWait,
 	}
+	p.KeyUntil, p.KeyFor, _ = o.keyUntil()
 	if o.Delay != nil {
 		p.Delay, p.AtOnce = *o.Delay, *o.Delay == 0
 	}

@@ -129,7 +129,7 @@ func TestBatchProblemsPointToTheirEvent(t *testing.T) {
 				"#/events/1/event must be a JSON object, not []\n" +
 				`#/events/1/delay must be a duration such as "90s", "10m" or "7d", not "10 minutes"` + "\n" +
 				`#/events/1/vt must be an RFC 3339 time such as "2026-02-03T04:05:06Z", not null` + "\n" +
-				"#/events/2/evnt unknown field; expected one of event, queue, delay, vt, type, source, priority, key, group, max_attempts, expires_at, event_ts, on_duplicate, meta\n" +
+				"#/events/2/evnt unknown field; expected one of event, queue, delay, vt, type, source, priority, key, group, max_attempts, expires_at, event_ts, on_duplicate, key_until, max_wait, meta\n" +
 				"#/events/2/event is required\n" +
 				"#/x unknown field; expected one of events",
 		},

@@ -413,7 +413,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 // options returns the fields of the event beside its payload, as agent_service.insert_and_claim_events takes them, or nil.
 func (e *InsertParams) options() *string {
 	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.IdempotencyKey == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil &&
-		e.EventTS == nil && e.Meta == nil && e.Group == "" {
+		e.EventTS == nil && e.Meta == nil && e.Group == "" && e.KeyUntil == "" && e.MaxWait == 0 && !e.OnDuplicate.isReplacing() {
 		return nil
 	}
 	b, err := json.Marshal(struct {
@@ -430,7 +430,10 @@ func (e *InsertParams) options() *string {
 		Meta        json.RawMessage `json:"meta,omitempty"`
 		Verified    string          `json:"verified_source,omitempty"`
 		Group       string          `json:"group,omitempty"`
-	}{e.Type, e.Source, e.Priority, e.IdempotencyKey, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource, e.Group})
+		KeyUntil    KeyUntil        `json:"key_until,omitempty"`
+		MaxWait     string          `json:"max_wait,omitempty"`
+	}{e.Type, e.Source, e.Priority, e.IdempotencyKey, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource, e.Group,
+		e.KeyUntil, interval(e.MaxWait)})
 	if err != nil { // a time that JSON has no way to write, or metadata that is not JSON
 		_, noEventTS := json.Marshal(e.EventTS)
 		switch { // to what is refused
@@ -447,10 +450,18 @@ func (e *InsertParams) options() *string {
 
 // keyFor is KeyFor as PostgreSQL reads an interval; empty: zero.
 func (e *InsertParams) keyFor() string {
-	if e.KeyFor == 0 || e.IdempotencyKey == "" {
+	if e.IdempotencyKey == "" {
 		return ""
 	}
-	return strconv.FormatFloat(e.KeyFor.Seconds(), 'f', -1, 64) + " seconds"
+	return interval(e.KeyFor)
+}
+
+// interval is a duration as PostgreSQL reads an interval; empty: zero.
+func interval(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " seconds"
 }
 
 // untimed is the time of an attempt that did not end with this ack.

@@ -118,6 +118,8 @@ type InsertParams struct {
 	EventTS     *time.Time      // the event's time, at most ten years ago or a day ahead; nil: the payload's event_ts, or now
 	OnDuplicate OnDuplicate     // how another request with the IdempotencyKey is answered; empty: Match
 	KeyFor      time.Duration   // how long the IdempotencyKey is remembered; zero: Config.KeyRetention
+	KeyUntil    KeyUntil        // what ends the IdempotencyKey, instead of KeyFor; empty: time alone
+	MaxWait     time.Duration   // with Replace and Supersede: how long after the first insert the event is due at the latest, whatever its delay; zero: its delay says
 	KeyScope    string          // keys of different scopes never stand for the same event, up to 255 characters; empty: none
 	Meta        json.RawMessage // goes along with the event: a JSON object of up to MaxMeta bytes; nil: none
 	// VerifiedSource is the source that has verified who sent the event, whose name Meta has as verified_source; empty: none has, and Meta must not say so.
@@ -148,6 +150,23 @@ type OnDuplicate string
 const (
 	Match OnDuplicate = "match" // it is answered as the first was if it says the same, Meta aside; else it fails with ErrKeyReused
 	First OnDuplicate = "first" // it is answered as the first was, whatever it says
+	// Replace: an event that nobody has claimed takes the place of the first one, under its id. One that was claimed and waits again is cancelled for it, one that is leased is
+	// left alone, and where the first one has ended, the event is inserted.
+	Replace OnDuplicate = "replace"
+	// Supersede is Replace, but that one that is leased is cancelled, too: its receipt is lost.
+	Supersede OnDuplicate = "supersede"
+)
+
+// isReplacing reports whether the request may take the place of an event.
+func (d OnDuplicate) isReplacing() bool { return d == Replace || d == Supersede }
+
+// KeyUntil says what ends an idempotency key.
+type KeyUntil string
+
+// What ends an idempotency key.
+const (
+	UntilClaimed  KeyUntil = "claimed"  // the first claim of its event, unless it is released
+	UntilFinished KeyUntil = "finished" // the end of its event, which goes into history
 )
 
 // Inserted is the result of one InsertParams.

@@ -73,7 +73,9 @@ end;
 
 -- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else after the delay of its queue's policy, or at once. A null _event_ts is taken from the
 -- payload, see agent_private.event_ts. The same _key again in the same queue, within _key_retention, returns the id of the first event,
--- or raises QD005 if anything but _meta differs; with _on_duplicate 'first' it returns that id whatever differs. _meta goes along with
+-- or raises QD005 if anything but _meta differs; with _on_duplicate 'first' it returns that id whatever differs. With 'replace' an event under the _key that nobody has claimed takes the
+-- place of the first one, under its id, and due at most _max_wait after that was inserted; one that was claimed and waits again is cancelled for it, and one that is leased is left alone, and no
+-- more under the key. 'supersede' cancels that, too. _key_until, 'claimed', 'finished', or an interval in the place of _key_retention, says how long the key stands. _meta goes along with
 -- the event: an object of at most 16 KiB. In a queue with limits of groups, an event of a _group, 1 to 255 bytes, waits for its turn; where groups are in order,
 -- it cannot be delayed: QD003. One without has the group that the policy of its queue finds in it, if any: see agent_private.group_at.
 create or replace function agent.insert_event
@@ -92,6 +94,8 @@ create or replace function agent.insert_event
 , _on_duplicate text default 'match'
 , _meta jsonb default null
 , _group text default null
+, _key_until text default null
+, _max_wait interval default null
 )
 returns int8
 language plpgsql volatile
@@ -116,10 +120,14 @@ begin
   if _event_ts is not null or _on_duplicate <> 'match' then
     perform agent_private.check_insert_options(_event_ts, _on_duplicate);
   end if;
+  if _key is null then
+    perform agent_private.raise_without_key(_on_duplicate, _key_until, _max_wait::text);
+  end if;
   if _key is not null then
     _option = jsonb_strip_nulls(jsonb_build_object
     ( 'type', _type, 'source', _source, 'priority', nullif(_priority, 0), 'key', _key, 'max_attempts', _max_attempts
     , 'expires_at', _expires_at, 'event_ts', _event_ts, 'on_duplicate', nullif(_on_duplicate, 'match'), 'group', _group
+    , 'key_until', _key_until, 'max_wait', _max_wait
     ));
     if _meta is not null then
       perform agent_private.check_event_values('{}', 'default', _meta => _meta); -- of a replay, nothing else checks it
@@ -185,7 +193,7 @@ end
 $func$;
 
 -- Inserts a batch of events for the service. Each element of _options is an object with any of type, source, priority, key,
--- max_attempts, expires_at, occurrence, meta, event_ts, on_duplicate and group: see insert_event, key_retention in the place of
+-- max_attempts, expires_at, occurrence, meta, event_ts, on_duplicate, group, key_until and max_wait: see insert_event, key_retention in the place of
 -- _key_retention, and key_scope: keys of different scopes never stand for the same event. With verified_source, the name of the
 -- source that has verified who sent it, the metadata may say so, too. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
 -- it is inserted, because a claim is waiting for it; it has no delay or vt. The caller makes the token of its receipt, and gives its hash: see new_event. Returns all of a claimed event; of the others event is null,
@@ -432,12 +440,12 @@ begin
   ( select
     from unnest(_options) as u (option)
     where u.option - '{type,source,priority,key,max_attempts,expires_at,occurrence,meta,event_ts,on_duplicate,key_retention,key_scope,verified_source,group}'::text[] <> '{}'
-    or u.option ?| '{meta,group}'
+    or u.option ?| '{meta,group,key_until,max_wait}'
   ) then
     select o.name into _unknown
     from unnest(_options) as u (option)
     cross join lateral jsonb_object_keys(u.option) as o (name)
-    where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope', 'verified_source', 'group')
+    where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope', 'verified_source', 'group', 'key_until', 'max_wait')
     or o.name = 'group' and not coalesce(octet_length(u.option ->> 'group') between 1 and 255, true)
     or o.name = 'meta' and agent_private.has_verified_source(agent_private.unverified_meta(u.option -> 'meta', u.option ->> 'verified_source'))
     limit 1;
@@ -449,10 +457,12 @@ begin
       end if;
       perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
     end if;
+    perform agent_private.raise_without_key(null, u.option ->> 'key_until', u.option ->> 'max_wait') from unnest(_options) as u (option) where u.option ->> 'key' is null;
   end if;
 
   perform agent_private.check_event_values('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at, o.meta)
   , agent_private.check_insert_options(o.event_ts, o.on_duplicate)
+  , case when o.key is null then agent_private.raise_without_key(o.on_duplicate, null, null) end
   from
   ( select u.option ->> 'type', u.option ->> 'source', u.option ->> 'key', (u.option ->> 'max_attempts')::int4
     , (u.option ->> 'expires_at')::timestamptz, nullif(u.option -> 'meta', 'null')
@@ -475,8 +485,25 @@ as $func$
 begin
   if not _event_ts between now() - interval '10 years' and now() + interval '1 day' then
     perform agent_private.raise_invalid('event_ts', 'must not be more than ten years in the past or a day in the future');
-  elsif _on_duplicate not in ('match', 'first') then
-    perform agent_private.raise_invalid('on_duplicate', 'must be match or first');
+  elsif _on_duplicate not in ('match', 'first', 'replace', 'supersede') then
+    perform agent_private.raise_invalid('on_duplicate', 'must be match, first, replace or supersede');
+  end if;
+end
+$func$;
+
+-- Raises QD003 for options of an event without an idempotency key that are about one. null: it has not that.
+create or replace function agent_private.raise_without_key(_on_duplicate text, _key_until text, _max_wait text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _on_duplicate in ('replace', 'supersede') then
+    perform agent_private.raise_invalid('on_duplicate', 'needs a key: it is about events under the same one');
+  elsif _key_until is not null then
+    perform agent_private.raise_invalid('key_until', 'needs a key');
+  elsif _max_wait is not null then
+    perform agent_private.raise_invalid('max_wait', 'needs a key');
   end if;
 end
 $func$;
@@ -505,8 +532,130 @@ begin
 end
 $func$;
 
--- insert_and_claim_events for batches in which some events have a key. Of the events with the same key and queue, one is inserted. The
--- others get its id if they say the same, or have on_duplicate 'first', else QD005 is raised. A second call with a key waits until the first has committed.
+-- Raises QD003 for options about idempotency keys that have wrong values.
+create or replace function agent_private.check_key_options(_options jsonb[], _key_retention interval)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if exists (select from unnest(_options) as o (option) where length(o.option ->> 'key') not between 1 and 255) then
+    perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
+  elsif exists (select from unnest(_options) as o (option) where length(o.option ->> 'key_scope') not between 1 and 255) then
+    perform agent_private.raise_invalid('key_scope', 'must be 1 to 255 characters');
+  elsif not coalesce(_key_retention > interval '0', false)
+    or exists (select from unnest(_options) as o (option) where (o.option ->> 'key_retention')::interval <= interval '0')
+  then
+    perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
+  elsif exists (select from unnest(_options) as o (option) where o.option ?& '{key_until,key_retention}') then
+    perform agent_private.raise_invalid('key_until', 'does not go with key_retention');
+  elsif exists (select from unnest(_options) as o (option) where o.option ->> 'max_wait' is not null and (o.option ->> 'on_duplicate' in ('replace', 'supersede')) is not true) then
+    perform agent_private.raise_invalid('max_wait', 'needs on_duplicate replace or supersede');
+  end if;
+  begin
+    if exists
+    ( select from unnest(_options) as o (option)
+      where case when o.option ->> 'key_until' not in ('claimed', 'finished') then not (o.option ->> 'key_until')::interval between interval '1 microsecond' and interval '3650 days' end
+    ) then
+      raise datetime_field_overflow;
+    end if;
+  exception when data_exception then
+    perform agent_private.raise_invalid('key_until', 'must be claimed, finished, or a duration greater than zero and of at most ten years');
+  end;
+  begin
+    if exists (select from unnest(_options) as o (option) where not (o.option ->> 'max_wait')::interval between interval '1 microsecond' and interval '3650 days') then
+      raise datetime_field_overflow;
+    end if;
+  exception when data_exception then
+    perform agent_private.raise_invalid('max_wait', 'must be a duration greater than zero and of at most ten years');
+  end;
+end
+$func$;
+
+-- Whether an idempotency key stands that stands until its event is claimed or finished: an event that waits has not been claimed, or its claim was released.
+create or replace function agent_private.key_stands(_key_until text, _event_id int8)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  return exists (select from agent.event e where e.id = _event_id and (_key_until = 'finished' or e.attempts = 0));
+end
+$func$;
+
+-- Makes room for events that are to replace those under their keys, or supersede them (_modes), and returns for each the id under which it is to be inserted and when the first event under
+-- that was, or null where it is an event of its own. An event that nobody has claimed is deleted, for the caller to insert the other one. One that was claimed and waits again goes into history as cancelled, with
+-- its attempts; one that is leased, too, if it is superseded. From then on the keys stand for nothing. In _all_keys are all keys of the batch.
+--
+-- Locks are taken in one order: advisory ones of the keys that are given with these modes, the rows of the keys, and then the events, by their ids. So callers with the same key come one after the
+-- other, also while the key has no row. A caller who has locked events before, by acks in the same transaction, may meet one who waits for these: group commits do so apart then.
+create or replace function agent_private.free_keys
+( _queues text[]
+, _keys text[]
+, _modes text[]
+, _all_queues text[]
+, _all_keys text[]
+, out ids int8[]
+, out inserted_at timestamptz[]
+)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _key agent.idempotency;
+  _event agent.event;
+  _cancelled int8[] = '{}';
+begin
+  perform pg_advisory_xact_lock(l.number)
+  from (select distinct 31321898691469312 + (hashtextextended(k.queue || '/' || k.key, 0) & 1023) as number from unnest(_queues, _keys) as k (queue, key) order by 1) as l;
+  perform
+  from (select distinct k.queue, k.key from unnest(_all_queues, _all_keys) as k (queue, key) where k.key is not null order by 1, 2) as k
+  cross join lateral (select from agent.idempotency i where i.queue = k.queue and i.key = k.key for update) as i;
+  perform
+  from
+  ( select i.event_id
+    from unnest(_queues, _keys) as k (queue, key)
+    cross join lateral (select i.event_id from agent.idempotency i where i.queue = k.queue and i.key = k.key limit 1) as i
+    group by 1
+    order by 1
+  ) as i
+  cross join lateral (select from agent.event e where e.id = i.event_id for update) as e;
+
+  for _n in 1 .. cardinality(_keys) loop
+    ids[_n] = null;
+    inserted_at[_n] = null;
+    select i.* into _key from agent.idempotency i where i.queue = _queues[_n] and i.key = _keys[_n];
+    continue when not found or _key.event_id = 0; -- it was left to another cell
+    continue when case when _key.key_until is null then _key.expires_at <= clock_timestamp() else not agent_private.key_stands(_key.key_until, _key.event_id) end;
+    select e.* into _event from agent.event e where e.id = _key.event_id;
+    if found and _event.attempts = 0 then
+      delete from agent.event e where e.id = _event.id;
+      delete from agent.raw_body b where b.event_id = _event.id;
+      if _event.group_key is not null and exists (select from agent.queue q where q.name = _event.queue and q.flow_version is not null) then
+        insert into agent_private.group_wake (queue, key) values (_event.queue, _event.group_key);
+      end if;
+      ids[_n] = _event.id;
+      inserted_at[_n] = _event.enqueued_at;
+    elsif found and (_modes[_n] = 'supersede' or agent_private.event_state(_event, clock_timestamp()) <> 'leased') then
+      _cancelled = _cancelled || _event.id;
+    end if;
+    update agent.idempotency i set expires_at = '-infinity', key_until = null where i.queue = _key.queue and i.key = _key.key;
+  end loop;
+  if _cancelled <> '{}' then
+    perform from agent_private.move_to_history(_cancelled, 'cancelled', 'another event under its idempotency key has taken its place');
+  end if;
+end
+$func$;
+
+-- insert_and_claim_events for batches in which some events have a key. Of the events with the same key and queue, one is inserted: the first one, or the last that replaces or supersedes. The
+-- others get its id if they say the same, replace or supersede, or have on_duplicate 'first', else QD005 is raised. A second call with a key waits until the first has committed.
 --
 -- Its plans must not depend on statistics: keys are looked up one by one in their index, where a young table would be read as a whole, and the rows of a batch are joined by
 -- hashes, where a loop would compare each with each.
@@ -546,29 +695,27 @@ declare
   _is_missing boolean;
   _resolved_delays interval[] = _delays; -- those by policies among them, as with options; a fingerprint has those that the request says
   _resolved_options jsonb[] = _options;
+  _resolved_vts timestamptz[] = _vts;
+  _is_replacing boolean;   -- any event may replace another, or supersede it
+  _places int4[];          -- of events that do, of each key the last one
+  _placed_ids int8[];      -- under which they are inserted, and when the first ones under these were; null: they have ids of their own
+  _placed_at timestamptz[];
+  _kept_at timestamptz[];
 begin
   if not coalesce(_key_retention > interval '0', false) or exists
   ( select from unnest(_options) as o (option)
-    where length(o.option ->> 'key') not between 1 and 255 or o.option ?| '{key_scope,key_retention,occurrence}'
+    where length(o.option ->> 'key') not between 1 and 255 or o.option ?| '{key_scope,key_retention,occurrence,key_until,max_wait}'
   ) then
-    if exists (select from unnest(_options) as o (option) where length(o.option ->> 'key') not between 1 and 255) then
-      perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
-    elsif exists (select from unnest(_options) as o (option) where length(o.option ->> 'key_scope') not between 1 and 255) then
-      perform agent_private.raise_invalid('key_scope', 'must be 1 to 255 characters');
-    elsif not coalesce(_key_retention > interval '0', false)
-      or exists (select from unnest(_options) as o (option) where (o.option ->> 'key_retention')::interval <= interval '0')
-    then
-      perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
-    end if;
+    perform agent_private.check_key_options(_options, _key_retention);
     perform agent_private.check_json('occurrence', o.option -> 'occurrence') from unnest(_options) as o (option) where o.option ? 'occurrence';
   end if;
   -- Before their texts are compared.
   perform agent_private.check_json('event', e.event) from unnest(_events) as e (event) where agent_private.new_json_size(e.event) is null;
 
-  select array_agg(n.queue), array_agg(n.key), array_agg(n.scoped_key), array_agg(n.fingerprint), array_agg(nextval('agent.event_id_seq'))
-  into _queues, _keys, _scoped_keys, _fingerprints, _new_ids
+  select array_agg(n.queue), array_agg(n.key), array_agg(n.scoped_key), array_agg(n.fingerprint), array_agg(nextval('agent.event_id_seq')), bool_or(n.is_replacing)
+  into _queues, _keys, _scoped_keys, _fingerprints, _new_ids, _is_replacing
   from
-  ( select coalesce(n.queue, 'default') as queue, n.option ->> 'key' as key
+  ( select n.option ->> 'on_duplicate' in ('replace', 'supersede') as is_replacing, coalesce(n.queue, 'default') as queue, n.option ->> 'key' as key
     -- A key without a scope that has the separator gets one in front, which no scope begins with.
     , coalesce(n.option ->> 'key_scope' || e'\x1f', case when n.option ->> 'key' like e'%\x1f%' then e'\x1f' else '' end) || (n.option ->> 'key') as scoped_key
     , case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end as fingerprint
@@ -581,18 +728,51 @@ begin
     _resolved_options = agent_private.default_groups(_events, _queues, _options);
   end if;
 
-  loop -- repeats only if a key is deleted between the statements
+  loop -- repeats only if a key is deleted between the statements, or made where an event was to take the place of the one under it
+    if _is_replacing then
+      select array_agg(l.place) into _places
+      from
+      ( select max(n.ord)::int4 as place
+        from unnest(_queues, _scoped_keys, _first_ids, _options) with ordinality as n (queue, key, first_id, option, ord)
+        where n.first_id is null and n.option ->> 'on_duplicate' in ('replace', 'supersede')
+        group by n.queue, n.key
+      ) as l;
+      select f.ids, f.inserted_at into _placed_ids, _placed_at
+      from agent_private.free_keys
+      ( array(select _queues[p] from unnest(_places) as p), array(select _scoped_keys[p] from unnest(_places) as p)
+      , array(select _options[p] ->> 'on_duplicate' from unnest(_places) as p), _queues, _scoped_keys
+      ) as f;
+      _kept_at = coalesce(_kept_at, array_fill(null::timestamptz, array[cardinality(_keys)]));
+      _resolved_vts = coalesce(_resolved_vts, array_fill(null::timestamptz, array[cardinality(_keys)]));
+      for _n in 1 .. coalesce(cardinality(_places), 0) loop
+        _new_ids[_places[_n]] = coalesce(_placed_ids[_n], _new_ids[_places[_n]]);
+        _kept_at[_places[_n]] = _placed_at[_n];
+        if coalesce(_vts[_places[_n]]::text, _resolved_delays[_places[_n]]::text) is not null then
+          _resolved_vts[_places[_n]] = least
+          ( coalesce(_vts[_places[_n]], agent_private.add_utc(now(), _resolved_delays[_places[_n]]))
+          , case when _options[_places[_n]] ->> 'max_wait' is not null -- else least leaves it out
+              then greatest(agent_private.add_utc(coalesce(_placed_at[_n], now()), (_options[_places[_n]] ->> 'max_wait')::interval), now()) end
+          );
+        end if;
+      end loop;
+    end if;
     with made as
-    ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at)
+    ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at, key_until)
       select distinct on (n.queue, n.key) n.queue, n.key, n.fingerprint, n.id, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now())
-      , agent_private.add_utc(_now, coalesce((n.option ->> 'key_retention')::interval, _key_retention))
-      from unnest(_queues, _scoped_keys, _fingerprints, _new_ids, _resolved_delays, _vts, _first_ids, _options) with ordinality
+      , agent_private.add_utc(_now, coalesce
+        ( (n.option ->> 'key_retention')::interval
+        , case when n.option ->> 'key_until' not in ('claimed', 'finished') then (n.option ->> 'key_until')::interval end
+        , _key_retention
+        ))
+      , case when n.option ->> 'key_until' in ('claimed', 'finished') then n.option ->> 'key_until' end
+      from unnest(_queues, _scoped_keys, _fingerprints, _new_ids, _resolved_delays, _resolved_vts, _first_ids, _options) with ordinality
         as n (queue, key, fingerprint, id, delay, vt, first_id, option, ord)
       where n.key is not null and n.first_id is null
-      order by n.queue, n.key, n.ord -- so that two calls cannot deadlock
+      order by n.queue, n.key -- so that two calls cannot deadlock
+      , case when _is_replacing and n.option ->> 'on_duplicate' in ('replace', 'supersede') then -n.ord else n.ord end
       on conflict (queue, key) do update
-      set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at
-      where i.expires_at <= clock_timestamp()
+      set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at, key_until = excluded.key_until
+      where case when i.key_until is null then i.expires_at <= clock_timestamp() else i.event_id <> 0 and not agent_private.key_stands(i.key_until, i.event_id) end
       returning i.event_id
     )
     select array_agg(m.event_id) into _made_now from made m;
@@ -603,18 +783,19 @@ begin
     select array_agg(n.first_id), array_agg(n.first_vt), bool_or(n.key is not null and n.first_id is null)
     , min(n.option ->> 'key') filter
       ( where n.first_fingerprint <> n.fingerprint
-        and (n.option ->> 'on_duplicate') is distinct from 'first'
+        and (n.option ->> 'on_duplicate' in ('first', 'replace', 'supersede')) is not true
         and not agent_private.is_same_request(n.first_fingerprint, n.first_id, n.first_vt, n.event, n.option, n.delay, n.vt)
       )
     , min(n.option ->> 'key') filter (where n.first_id = 0)
     into _first_ids, _first_vts, _is_missing, _reused_key, _left_key
     from
-    ( select n.*, i.*
+    ( select n.*, i.first_vt, i.first_fingerprint
+      , case when _is_replacing and n.option ->> 'on_duplicate' in ('replace', 'supersede') and i.event_id <> 0 and i.event_id <> all (_made_ids) then null else i.event_id end as first_id
       from unnest(_queues, _scoped_keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
         as n (queue, key, fingerprint, event, option, delay, vt, ord)
       left join lateral
       ( select i.event_id, i.vt, i.fingerprint from agent.idempotency i where i.queue = n.queue and i.key = n.key limit 1
-      ) as i (first_id, first_vt, first_fingerprint) on true
+      ) as i (event_id, first_vt, first_fingerprint) on true
       order by n.ord
     ) as n;
     exit when not _is_missing;
@@ -633,7 +814,7 @@ begin
     select e.*
     from
     ( select n.*
-      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _vts, _leases, _workers, _resolved_options, _hashes) with ordinality
+      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _resolved_vts, _leases, _workers, _resolved_options, _hashes) with ordinality
         as n (id, event, queue, key, delay, vt, lease, worker, option, hash, ord)
       left join unnest(_made_ids) as m (id) on m.id = n.id
       where n.key is null or m.id is not null
@@ -650,10 +831,13 @@ begin
   select
     coalesce(a.id, n.first_id), n.queue, coalesce(a.vt, n.first_vt)
   , a.enqueued_at, a.event_ts, a.event, a.claimed
-  , a.id is null, a.meta
-  from unnest(_new_ids, _queues, _first_ids, _first_vts) with ordinality as n (id, queue, first_id, first_vt, ord)
+  , a.id is null and (n.option ->> 'on_duplicate' in ('replace', 'supersede')) is not true, a.meta
+  from unnest(_new_ids, _queues, _first_ids, _first_vts, _options) with ordinality as n (id, queue, first_id, first_vt, option, ord)
   left join added a (id, queue, vt, enqueued_at, event_ts, event, claimed, meta) on a.id = n.id
   order by n.ord;
+  if _is_replacing then
+    update agent.event e set enqueued_at = k.at from unnest(_new_ids, _kept_at) as k (id, at) where e.id = any (_new_ids) and e.id = k.id and k.at is not null;
+  end if;
 end
 $func$;
 
@@ -682,8 +866,8 @@ begin
   from unnest(_keys) as k (key)
   order by 2 -- as inserts do, so that two calls cannot deadlock
   on conflict (queue, key) do update
-  set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at
-  where i.expires_at <= clock_timestamp();
+  set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at, key_until = null
+  where case when i.key_until is null then i.expires_at <= clock_timestamp() else not agent_private.key_stands(i.key_until, i.event_id) end;
 
   -- A separate statement, so that it sees rows that others committed while the one above waited for them.
   return query
@@ -794,7 +978,8 @@ begin
 end
 $func$;
 
--- Deletes up to _limit idempotency keys that have expired and returns how many. The service calls it now and then.
+-- Deletes up to _limit idempotency keys that stand no more and returns how many. One that stands until its event is claimed or finished stays for another hour at a time. The service calls it
+-- now and then.
 create or replace function agent.prune_keys(_limit int4 default 1000)
 returns int8
 language plpgsql volatile
@@ -804,17 +989,20 @@ set enable_seqscan to off
 set jit to off
 as $func$
 declare
-  _deleted int8;
-begin
-  delete from agent.idempotency i
-  where i.ctid = any (array
+  _places tid[] = array
   ( select o.ctid
     from agent.idempotency o
     where o.expires_at <= clock_timestamp()
     order by o.expires_at
     limit _limit
     for update skip locked
-  ));
+  );
+  _deleted int8;
+begin
+  update agent.idempotency i
+  set expires_at = agent_private.add_utc(clock_timestamp(), interval '1 hour')
+  where i.ctid = any (_places) and i.key_until is not null and agent_private.key_stands(i.key_until, i.event_id);
+  delete from agent.idempotency i where i.ctid = any (_places) and i.expires_at <= clock_timestamp();
   get diagnostics _deleted = row_count;
   return _deleted;
 end
