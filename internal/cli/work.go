@@ -73,11 +73,16 @@ func (c *WorkCmd) Run(ctx context.Context, env *Env) error {
 		return x.run(ctx, j.Event)
 	})
 	logger.Info("working", "queue", c.Queue, "concurrency", c.Concurrency, "pid", os.Getpid())
-	defer context.AfterFunc(ctx, func() {
+	told := make(chan struct{})
+	isUntold := context.AfterFunc(ctx, func() {
+		defer close(told)
 		logger.Info("stopping: nothing more is claimed; a second signal ends it at once", "grace", c.Grace)
-	})()
+	})
 	began := time.Now()
 	err = w.Run(ctx)
+	if !isUntold() {
+		<-told
+	}
 	logger.Info("stopped", t.summary(time.Since(began))...)
 	return err
 }

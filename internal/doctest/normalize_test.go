@@ -29,6 +29,7 @@ var normalizers = []normalizer{
 	{"token", regexp.MustCompile(`\bqt_[\w.-]+`), true, nil},
 	{"secret", regexp.MustCompile(`\bwhsec_[A-Za-z0-9+/]{43}=`), true, nil},
 	{"random id", regexp.MustCompile(`\b[A-Z2-7]{26}\b`), true, nil},
+	{"idempotency key", regexp.MustCompile(`\bclient-[0-9A-V]{26}\b`), true, nil},
 	{"cursor", regexp.MustCompile(`"(?:cursor|next)":"([\w=-]+)"`), true, nil},
 	{"cursor", regexp.MustCompile(`\bA[A-Za-z0-9_-]{21,}\b`), true, nil},
 	{"time", regexp.MustCompile(`\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::\d\d)?)?`), false, isAroundNow},
