@@ -67,6 +67,7 @@ var wires = map[string]wire{
 	"getGroup":       {response: Group{}},
 	"putGroup":       {request: GroupSettings{}, response: Group{}},
 	"deleteGroup":    {},
+	"unblockGroup":   {response: unblockedGroup{}},
 	"pauseQueue":     {response: Policy{}},
 	"resumeQueue":    {response: Policy{}},
 	"purgeQueue":     {response: purgedEvents{}},

@@ -143,6 +143,17 @@ func (c *Client) PutGroupIf(ctx context.Context, queue, group string, settings G
 	return c.group(ctx, Request{Method: http.MethodPut, Path: groupPath(queue, group), Header: header, Body: settings})
 }
 
+// UnblockGroup has a group in order go on that stopped for events that failed, and returns whether it had. Those of them that were requeued keep their places.
+func (c *Client) UnblockGroup(ctx context.Context, queue, group string) (bool, error) {
+	var answer unblockedGroup
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: groupPath(queue, group) + "/unblock", Repeatable: true}, &answer)
+	return answer.Unblocked, err
+}
+
+type unblockedGroup struct {
+	Unblocked bool `json:"unblocked"`
+}
+
 // DeleteGroup ends what is set for a group of a queue. Its events stay.
 func (c *Client) DeleteGroup(ctx context.Context, queue, group string) error {
 	_, err := c.Do(ctx, Request{Method: http.MethodDelete, Path: groupPath(queue, group)}, nil)

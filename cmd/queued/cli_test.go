@@ -246,6 +246,7 @@ func TestGroupsOfAQueueAreListedAndSet(t *testing.T) {
 		t.Errorf("with nothing set %+v", g)
 	}
 	p.cli("groups", "set", "mail", "a/b").wantError(2, "--concurrency")
+	p.cli("groups", "unblock", "mail", "a/b").wantError(1, "had not stopped")
 	p.cli("groups", "pause", "queued.x", "a").wantError(1, "queued.")
 }
 

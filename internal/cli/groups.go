@@ -13,13 +13,14 @@ import (
 
 // GroupsCmd is about the groups of a queue.
 type GroupsCmd struct {
-	List   groupsListCmd  `cmd:"" default:"withargs" help:"List the groups of a queue; what \"queued groups QUEUE\" does."`
-	Show   groupShowCmd   `cmd:"" help:"Show a group: what waits in it, what for, and what is set for it."`
-	Set    groupSetCmd    `cmd:"" help:"Change what is set for a group; the rest stays."`
-	Pause  groupPauseCmd  `cmd:"" help:"Pause a group: none of its events can be claimed until it is resumed."`
-	Resume groupResumeCmd `cmd:"" help:"End the pause and the hold of a group."`
-	Hold   groupHoldCmd   `cmd:"" help:"Hold a group: none of its events can be claimed for a time."`
-	Delete groupDeleteCmd `cmd:"" help:"End all that is set for a group. Its events stay."`
+	List    groupsListCmd   `cmd:"" default:"withargs" help:"List the groups of a queue; what \"queued groups QUEUE\" does."`
+	Show    groupShowCmd    `cmd:"" help:"Show a group: what waits in it, what for, and what is set for it."`
+	Set     groupSetCmd     `cmd:"" help:"Change what is set for a group; the rest stays."`
+	Pause   groupPauseCmd   `cmd:"" help:"Pause a group: none of its events can be claimed until it is resumed."`
+	Resume  groupResumeCmd  `cmd:"" help:"End the pause and the hold of a group."`
+	Hold    groupHoldCmd    `cmd:"" help:"Hold a group: none of its events can be claimed for a time."`
+	Unblock groupUnblockCmd `cmd:"" help:"Have a group in order go on that stopped for an event that failed."`
+	Delete  groupDeleteCmd  `cmd:"" help:"End all that is set for a group. Its events stay."`
 }
 
 type groupsListCmd struct {
@@ -245,4 +246,27 @@ func (c *groupDeleteCmd) Run(ctx context.Context, _ *Env) error {
 	}
 	defer conn.Close()
 	return conn.DeleteGroup(ctx, c.Queue, c.Group)
+}
+
+type groupUnblockCmd struct {
+	groupArg `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*groupUnblockCmd) Help() string {
+	return examples(`queued groups unblock mail tenant-7`) + "\nThe events that failed stay in history, and can be requeued, behind the others of their group."
+}
+
+// Run has the group go on, and shows it. A group that had not stopped is an error.
+func (c *groupUnblockCmd) Run(ctx context.Context, env *Env) error {
+	return showAnswer(env, &c.server, groupFields, func(conn *client.Client) (client.Group, error) {
+		wasBlocked, err := conn.UnblockGroup(ctx, c.Queue, c.Group)
+		if err == nil && !wasBlocked {
+			err = fmt.Errorf("the group %q had not stopped for an event that failed", c.Group)
+		}
+		if err != nil {
+			return client.Group{}, err
+		}
+		return conn.GetGroup(ctx, c.Queue, c.Group)
+	})
 }

@@ -321,6 +321,9 @@ func TestLifeOfAnEvent(t *testing.T) {
 			t.Errorf("%+v", g)
 		}
 	}
+	if wasBlocked, err := c.UnblockGroup(ctx, "grouped", "a/b c"); err != nil || wasBlocked {
+		t.Errorf("%v, %v", wasBlocked, err)
+	}
 	for _, call := range []func(context.Context, string) (client.Policy, error){c.PauseQueue, c.ResumeQueue} {
 		_, err := call(ctx, "q")
 		fatal(err)

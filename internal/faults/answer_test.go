@@ -359,6 +359,7 @@ func (c *answerless) run() {
 	c.lose(lostCall{"put_queue", put, "/queues/q", `{"max_attempts":7}`, nil, false, count(`agent.queue where name = 'q' and max_attempts = 7`), 1, 0})
 	c.lose(lostCall{"put_group", put, "/queues/q/groups/a", `{"concurrency":7}`, nil, false, count(`agent.queue_group where queue = 'q' and concurrency = 7`), 1, 0})
 	c.lose(lostCall{"delete_group", del, "/queues/q/groups/a", "", nil, false, count(`agent.queue_group where queue = 'q' and concurrency = 7`), 0, 0})
+	c.lose(lostCall{"unblock_group", post, "/queues/q/groups/a/unblock", "", nil, false, "", 0, 0})
 	c.lose(lostCall{"pause_queue", post, "/queues/q/pause", "", nil, false, count(`agent.queue where name = 'q' and paused`), 1, 0})
 
 	c.lose(lostCall{"place_queue", put, "/queues/placed/placement", `{"cells":[1]}`, nil, false, count(`agent.placement where queue = 'placed' and cells = '{1}'`), 1, 0})

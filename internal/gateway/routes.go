@@ -104,6 +104,7 @@ func table() []*route {
 	add(get, "/queues/{name}/groups/{group}", byGroup)
 	add(put, "/queues/{name}/groups/{group}", useGroup, manages)
 	add(del, "/queues/{name}/groups/{group}", byGroup)
+	add(post, "/queues/{name}/groups/{group}/unblock", byGroup)
 	add(get, "/queues/{name}/stats", toldOf(everCells, seriesQuery, joinSeries))
 	add(put, "/queues/{name}/placement", choosePlacement)
 	add(post, "/queues/{name}/placement", toHome)

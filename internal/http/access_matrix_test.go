@@ -179,6 +179,7 @@ var restrictedCalls = map[string]struct {
 	"getGroup":        {"/queues/SIDE.q/groups/g", "", refused},
 	"putGroup":        {"/queues/SIDE.q/groups/g", `{"concurrency":2}`, refused},
 	"deleteGroup":     {"/queues/SIDE.q/groups/g", "", refused},
+	"unblockGroup":    {"/queues/SIDE.q/groups/g/unblock", "", refused},
 	"queuesOverview":  {"/stats/queues", "", filtered},
 	"putQueue":        {"/queues/SIDE.q", "{}", refused},
 	"deleteQueue":     {"/queues/UNUSED?purge=true", "", refused},

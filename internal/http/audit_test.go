@@ -33,7 +33,7 @@ func (c *client) audit(query string) []seenAction {
 var audited = map[string]string{
 	"sweep": "", "runEvent": "event.run", "runQueue": "queue.run", "requeue": "event.requeue", "requeueMatching": "history.requeue",
 	"putQueue": "queue.put", "deleteQueue": "queue.delete", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
-	"putGroup": "group.put", "deleteGroup": "group.delete",
+	"putGroup": "group.put", "deleteGroup": "group.delete", "unblockGroup": "group.unblock",
 	"createRedrive": "redrive.create", "pauseRedrive": "redrive.pause", "resumeRedrive": "redrive.resume", "cancelRedrive": "redrive.cancel",
 	"leaveKeys": "", "putQueueCopy": "queue.put", "putKeyCopies": "key.copy", "putOwnerCopies": "owner.copy", "insertForwarded": "", "putCell": "cell.put", "deleteCell": "cell.delete",
 	"putPlacement": "placement.put", "drainPlacement": "placement.drain", "deletePlacement": "placement.delete",
@@ -80,6 +80,12 @@ func TestAuditSaysWhoManagedWhat(t *testing.T) {
 			admin.call("POST", "/schedules/"+known["SCHEDULE"]+"/pause", "").want(http.StatusOK)
 		case "deleteGroup":
 			admin.call("PUT", path, `{"paused":true}`).want(http.StatusOK)
+		case "unblockGroup":
+			name := strings.Split(path, "/")[2]
+			admin.call("PUT", "/queues/"+name, `{"max_attempts":1,"flow":{"order":true,"on_failed":"block"}}`).want(http.StatusOK)
+			admin.call("POST", "/events?group=g&priority=-2147483648&queue="+name, "{}").want(http.StatusCreated)
+			e := decode[seenPage](admin.call("POST", "/claim", `{"queue":"`+name+`"}`).want(http.StatusOK)).Events[0]
+			admin.call("POST", fmt.Sprintf("/events/%d/nack", e.ID), fmt.Sprintf(`{"receipt":%q,"final":true}`, e.Receipt)).want(http.StatusOK)
 		case "deleteOwner":
 			admin.call("PUT", "/owners/ada", `{"timezone":"UTC"}`).want(http.StatusCreated)
 		case "replaySubscription":

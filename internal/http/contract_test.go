@@ -191,6 +191,7 @@ var requests = map[string][]bind.Field{
 	"getGroup":        fieldsOf[groupRequest](),
 	"putGroup":        fieldsOf[putGroupRequest](),
 	"deleteGroup":     fieldsOf[deleteGroupRequest](),
+	"unblockGroup":    fieldsOf[unblockGroupRequest](),
 	"queuesOverview":  fieldsOf[queuesOverviewRequest](),
 	"putQueue":        fieldsOf[putQueueRequest](),
 	"deleteQueue":     fieldsOf[deleteQueueRequest](),

@@ -267,6 +267,7 @@ func provokeJobs(h *environment) {
 	h.call("GET", "/queues/work/groups?state=blocked&sort=waiting", "").want(200)
 	h.with("If-Match", `"1"`).call("DELETE", "/queues/work/groups/ada", "").wantProblem(problem.PreconditionFailed)
 	h.call("DELETE", "/queues/work/groups/ada", "").want(204)
+	h.call("POST", "/queues/work/groups/ada/unblock", "").want(200)
 	h.insertWith("queue=unwanted")
 	h.call("DELETE", "/queues/unwanted", "").wantProblem(problem.QueueNotEmpty)
 	h.with("If-Match", `"1"`).call("DELETE", "/queues/unwanted", "").wantProblem(problem.PreconditionFailed)

@@ -133,6 +133,24 @@ func (s *Server) putGroup(r *http.Request, req putGroupRequest) (reply, error) {
 	return replyOfGroup(s.svc.PutGroup(r.Context(), req.Name, req.Group, queue.GroupSettings{Concurrency: req.Concurrency, Rate: req.Rate.params(), Paused: req.Paused, HeldUntil: req.HeldUntil}, req.Hold, only))
 }
 
+type unblockGroupRequest struct {
+	Name  string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	Group string `path:"group" log:"group" restrict:"-"`
+}
+
+type unblockGroupResponse struct {
+	Unblocked bool `json:"unblocked"` // false: it had not stopped
+}
+
+// unblockGroup has a group in order go on that stopped for events that failed.
+func (s *Server) unblockGroup(r *http.Request, req unblockGroupRequest) (reply, error) {
+	if err := checkGroup(req.Group); err != nil {
+		return reply{}, err
+	}
+	wasBlocked, err := s.svc.UnblockGroup(r.Context(), req.Name, req.Group)
+	return reply{body: unblockGroupResponse{wasBlocked}}, err
+}
+
 type deleteGroupRequest struct {
 	Name    string        `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	Group   string        `path:"group" log:"group" restrict:"-"`

@@ -57,9 +57,10 @@ type seenGroup struct {
 	HeldUntil                            *time.Time `json:"held_until"`
 	Waiting, Admitted, Leased, Scheduled int
 	BlockedBy                            *struct {
-		Reason string
-		Limit  int
-		Until  *time.Time
+		Reason  string
+		Limit   int
+		Until   *time.Time
+		EventID int64 `json:"event_id"`
 	} `json:"blocked_by"`
 	Version *int64
 	Cursor  string
@@ -254,6 +255,26 @@ func TestGroupsInOrderTakeNoDelayAndStopWhereThePolicySaysSo(t *testing.T) {
 	if next := claim(); len(next) != 1 || string(next[0].Event) != `{"n":1}` {
 		t.Errorf("with the failed event requeued, claimed %+v", next)
 	}
+	h.call("DELETE", "/events/4", "").want(204)
+	last := claim()
+	if len(last) != 1 || string(last[0].Event) != `{"n":2}` {
+		t.Fatalf("behind the copy, claimed %+v", last)
+	}
+	h.call("POST", "/events?queue=q&group=ada", `{"n":3}`).want(201)
+	h.call("POST", "/events/"+strconv.FormatInt(last[0].ID, 10)+"/nack", `{"receipt":"`+last[0].Receipt+`"}`).want(200)
+	if b := decode[seenGroup](h.call("GET", "/queues/q/groups/ada", "").want(200)).BlockedBy; b == nil || b.Reason != "order" || b.EventID != last[0].ID {
+		t.Errorf("blocked by %+v", b)
+	}
+	waits := h.waiting(`{"queue":"q","wait":"60s"}`)
+	for _, want := range []string{`{"unblocked":true}`, `{"unblocked":false}`} {
+		if got := h.call("POST", "/queues/q/groups/ada/unblock", "").want(200).body; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if events := decode[seenPage](<-waits).Events; len(events) != 1 || string(events[0].Event) != `{"n":3}` {
+		t.Errorf("unblocked, the claim that waited got %+v", events)
+	}
+	h.try("POST", "/queues/q/groups/"+strings.Repeat("a", 256)+"/unblock", "").wantProblem(problem.InvalidParameter)
 	for _, flow := range []string{`{"on_failed":"block"}`, `{"order":true,"on_failed":"wait"}`, `{"order":1}`} {
 		h.try("PUT", "/queues/q", `{"flow":`+flow+`}`).wantProblem(problem.ValidationFailed)
 	}

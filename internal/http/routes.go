@@ -122,6 +122,7 @@ func (s *Server) routes() *router {
 	r.Get("/queues/{name}/groups/{group}", access.Read, endpoint(s, lim, s.getGroup))
 	r.Put("/queues/{name}/groups/{group}", access.Manage, endpoint(s, lim, s.putGroup))
 	r.Delete("/queues/{name}/groups/{group}", access.Manage, endpoint(s, lim, s.deleteGroup))
+	r.Post("/queues/{name}/groups/{group}/unblock", access.Manage, endpoint(s, lim, s.unblockGroup))
 	r.Get("/queues/{name}/stats", access.Read, endpoint(s, lim, s.queueStats))
 	r.Put("/queues/{name}/placement", access.Manage, endpoint(s, lim, s.putPlacement))
 	r.Post("/queues/{name}/placement", access.Publish, endpoint(s, lim, s.placeNewQueue))

@@ -114,6 +114,15 @@ func (s *Service) DeleteGroup(ctx context.Context, queue, group string, versions
 	return wrap("ending what holds for a group", err)
 }
 
+// UnblockGroup has a group in order go on that stopped for events that failed, and returns whether it had. Those of them that were requeued keep their places. It fails with an *InvalidError.
+func (s *Service) UnblockGroup(ctx context.Context, queue, group string) (bool, error) {
+	wasBlocked, err := shortCall(ctx, &s.pools, pg.CollectOne[struct{ WasBlocked bool }], `select agent.unblock_group($1, $2) as was_blocked`, queue, group)
+	if wasBlocked.WasBlocked {
+		s.wakeHere(map[string]bool{queue: true})
+	}
+	return wasBlocked.WasBlocked, wrap("unblocking a group", err)
+}
+
 const groupColumns = `key, concurrency, paused, held_until, waiting, admitted, leased, scheduled, oldest, next_at, blocked_by, version, updated_at, rate_limit, rate_period, rate_burst`
 
 // groupRow is a Group as rows have it.

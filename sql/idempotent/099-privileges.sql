@@ -95,6 +95,7 @@ as $func$
   , ('revoke_api_key')
   , ('run_event')
   , ('run_schedule')
+  , ('unblock_group')
   , ('update_api_key')
 $func$;
 
