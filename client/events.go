@@ -326,7 +326,7 @@ func (c *Client) GetRawBody(ctx context.Context, id int64) ([]byte, error) {
 // An EventFilter says which events to list. Its zero value is all.
 type EventFilter struct {
 	Queue string `query:"queue"`
-	// State is [StateReady], [StateScheduled] or [StateLeased].
+	// State is [StateReady], [StateScheduled], [StateLeased] or [StateWaiting].
 	State string `query:"state"`
 	// Contains and Meta are JSON objects that the payload or the metadata contains, as PostgreSQL's operator @> has it.
 	Contains json.RawMessage `query:"contains"`
