@@ -123,8 +123,10 @@ type Event struct {
 	// Key is its idempotency key.
 	Key string `json:"key,omitzero"`
 	// Group is the group that it belongs to; empty: none.
-	Group    string `json:"group,omitzero"`
-	Priority int32  `json:"priority"`
+	Group string `json:"group,omitzero"`
+	// BlockedBy is what its group waits for, of an event in [StateWaiting] that [Client.GetEvent] has returned; nil: its turn comes with the next claim.
+	BlockedBy *BlockedBy `json:"blocked_by,omitzero"`
+	Priority  int32      `json:"priority"`
 	// EventTS is the time of the event: as the insert or the payload said, or else EnqueuedAt.
 	EventTS    time.Time `json:"event_ts"`
 	EnqueuedAt time.Time `json:"enqueued_at"`

@@ -105,6 +105,8 @@ func eventFields(e client.Event) [][2]string {
 	switch {
 	case e.State == client.StateLeased:
 		fields = append(fields, [2]string{"lease ends@", moment(e.VT)})
+	case e.State == client.StateWaiting:
+		fields = append(fields, [2]string{"waits for", blockedBy(e.BlockedBy)})
 	case e.State != "":
 		fields = append(fields, [2]string{"claimable at@", moment(e.VT)})
 	}

@@ -67,6 +67,10 @@ func (e *event) appendJSON(b []byte) []byte {
 	o.int("priority", int64(e.Priority))
 	o.text("key", e.IdempotencyKey)
 	o.text("group", e.Group)
+	if e.BlockedBy != nil {
+		text, _ := json.Marshal(e.BlockedBy) // texts, numbers and a time of this age always encode
+		o.value("blocked_by", text)
+	}
 	// Values that SQL wrote past the checks are answered as values that the contract has.
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
 		o.int("max_attempts", int64(*e.MaxAttempts))

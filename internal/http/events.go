@@ -250,6 +250,11 @@ func (s *Server) getEvent(r *http.Request, req getEventRequest) (reply, error) {
 	if err == nil && !logOf(r).grant.AllowsQueue(e.Queue) { // it was moved since the look-up
 		e, err = queue.Event{}, queue.ErrNotFound
 	}
+	if err == nil && e.State == queue.AwaitingTurn {
+		var g queue.Group
+		g, err = s.svc.GetGroup(r.Context(), e.Queue, e.Group)
+		e.BlockedBy = g.BlockedBy
+	}
 	return reply{body: (*event)(&e)}, err
 }
 

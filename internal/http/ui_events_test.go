@@ -61,6 +61,37 @@ func TestEventPageShowsAWaitingEvent(t *testing.T) {
 	b.afresh().get("events/1/cancel").want(409).says("is in history as cancelled")
 }
 
+func TestEventPageSaysWhatAnEventWaitsFor(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("PUT", "/queues/mail", `{"flow":{"concurrency":1}}`).want(200)
+	ids := decode[struct{ IDs []int64 }](h.call("POST", "/events/batch", `{"events":[{"queue":"mail","group":"a<b","event":{}},{"queue":"mail","group":"a<b","event":{}}]}`).want(201)).IDs
+	h.claimOneBy(`{"queue":"mail"}`)
+	type waiting struct {
+		State     string
+		BlockedBy *struct {
+			Reason string
+			Limit  int
+		} `json:"blocked_by"`
+	}
+	path := fmt.Sprintf("/events/%d", ids[1])
+	if e := decode[waiting](h.call("GET", path, "").want(200)); e.State != "waiting" || e.BlockedBy == nil || e.BlockedBy.Reason != "concurrency" || e.BlockedBy.Limit != 1 {
+		t.Errorf("the event is %+v", e)
+	}
+	if first := h.call("GET", fmt.Sprintf("/events/%d", ids[0]), "").want(200).body; strings.Contains(first, "blocked_by") {
+		t.Errorf("the event that is leased is %s", first)
+	}
+	b := h.browse(t)
+	b.afresh().get(path[1:]).want(200).says(`<span class="tag waiting">`, `Waits for its turn in the group <span class="mono">a&lt;b</span>: 1 of the group are leased`, `<dt>group</dt>`).saysNot("Ready since", "Run now")
+	for settings, says := range map[string]string{`{"paused":true}`: "the group is paused", `{"hold":"1h"}`: "the group is held until <time"} {
+		h.call("PUT", "/queues/mail/groups/a%3Cb", settings).want(200)
+		b.afresh().get(path[1:]).want(200).says(says)
+	}
+	h.call("DELETE", "/queues/mail/groups/a%3Cb", "").want(204)
+	h.call("PUT", "/queues/mail", `{"flow":{"order":true}}`).want(200)
+	b.afresh().get(path[1:]).want(200).says(fmt.Sprintf(`events/%d">event %d</a> comes first`, ids[0], ids[0]))
+}
+
 func TestEventPageShowsAttemptsOfAnEvent(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()

@@ -69,6 +69,7 @@ type Event struct {
 	Publication    json.RawMessage // the publication that a subscription has delivered: a JSON object, or nil
 	Receipt        string          // the proof of the claim that returned this event; empty but on claimed events
 	State          State           // empty in history
+	BlockedBy      *Block          `db:"-"` // of an event in the state AwaitingTurn that was asked for by its id: what its group waits for; nil: its turn comes with the next claim
 
 	// In history only.
 	Outcome    Outcome
