@@ -136,7 +136,7 @@ func (q *limitedQueue) ackAll() error {
 
 // eventuallyIn waits until a queue has so many events.
 func (q *limitedQueue) eventuallyIn(n int) error {
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { //nolint:forbidigo // no signal announces it
 		is := q.left()
 		switch {
 		case is == n:
@@ -228,7 +228,7 @@ func (q *limitedQueue) ended(outcome string) int64 {
 }
 
 // testMaker has two events made in a way while the only slot of their group is taken, and returns the promise that is broken.
-func testMaker(q *limitedQueue, make func(q *limitedQueue, i int)) error {
+func testMaker(q *limitedQueue, made func(q *limitedQueue, i int)) error {
 	q.post(1, "&type=first")
 	got, err := q.claim(0)
 	if err := q.want("the first one", 1, got, err); err != nil {
@@ -236,7 +236,7 @@ func testMaker(q *limitedQueue, make func(q *limitedQueue, i int)) error {
 	}
 	waiting := q.waiting(q.patient)
 	for i := 1; i <= 2; i++ {
-		make(q, i)
+		made(q, i)
 		if err := q.eventuallyIn(1 + i); err != nil {
 			return err
 		}
@@ -401,9 +401,9 @@ func TestWhateverMakesEventsKeepsTheLimitsOfGroups(t *testing.T) {
 	h := setupWith(t, flowSettings)
 	conn := h.connect()
 	n := 0
-	for name, make := range makers {
+	for name, made := range makers {
 		n++
-		if err := testMaker(newLimitedQueue(h, conn, fmt.Sprintf("made%d", n), 1, ""), make); err != nil {
+		if err := testMaker(newLimitedQueue(h, conn, fmt.Sprintf("made%d", n), 1, ""), made); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -441,7 +441,7 @@ func TestPushesKeepTheLimitsOfGroups(t *testing.T) {
 		isFirst := !failed[e.Tenant+e.N]
 		failed[e.Tenant+e.N] = true
 		mu.Unlock()
-		time.Sleep(5 * time.Millisecond) // for others to come meanwhile
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // for others to come meanwhile
 		mu.Lock()
 		running[e.Tenant]--
 		mu.Unlock()
@@ -493,8 +493,8 @@ func TestBrokenLimitsOfMakersAndEndersAreCaught(t *testing.T) {
 				return q
 			}
 			var err error
-			if make, isMaker := makers[breakage.by]; isMaker {
-				err = testMaker(broken(1), make)
+			if made, isMaker := makers[breakage.by]; isMaker {
+				err = testMaker(broken(1), made)
 			} else {
 				err = testEnder(broken(2), enders[breakage.by])
 			}

@@ -24,7 +24,7 @@ func groupsIn(t *testing.T, h *environment, name string) map[string]int {
 // wantGroups waits until a queue has so many events of each group, and no others.
 func wantGroups(t *testing.T, h *environment, name string, want map[string]int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { //nolint:forbidigo // no signal announces it
 		got := groupsIn(t, h, name)
 		if fmt.Sprint(got) == fmt.Sprint(want) {
 			return

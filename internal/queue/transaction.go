@@ -432,8 +432,10 @@ func (e *InsertParams) options() *string {
 		Group       string          `json:"group,omitempty"`
 		KeyUntil    KeyUntil        `json:"key_until,omitempty"`
 		MaxWait     string          `json:"max_wait,omitempty"`
-	}{e.Type, e.Source, e.Priority, e.IdempotencyKey, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource, e.Group,
-		e.KeyUntil, interval(e.MaxWait)})
+	}{
+		e.Type, e.Source, e.Priority, e.IdempotencyKey, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource, e.Group,
+		e.KeyUntil, interval(e.MaxWait),
+	})
 	if err != nil { // a time that JSON has no way to write, or metadata that is not JSON
 		_, noEventTS := json.Marshal(e.EventTS)
 		switch { // to what is refused
