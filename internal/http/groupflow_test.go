@@ -36,6 +36,9 @@ var flowSettings = settings{queue: func(cfg *queue.Config) { cfg.PollInterval = 
 // newLimitedQueue returns a queue whose group is in the payload, with further members of its policy.
 func newLimitedQueue(h *environment, conn *pgx.Conn, name string, limit int, members string) *limitedQueue {
 	h.t.Helper()
+	for _, beside := range []string{"", ".from", ".failing", ".dead", ".before"} {
+		h.placeOn(0, name+beside)
+	}
 	h.call("PUT", "/queues/"+name, fmt.Sprintf(`{"group_from":"/tenant","flow":{"concurrency":%d}%s}`, limit, members)).want(200)
 	return &limitedQueue{environment: h, conn: conn, name: name, limit: limit, patient: time.Minute}
 }
@@ -399,6 +402,7 @@ func testEnder(q *limitedQueue, by ender) error {
 func TestWhateverMakesEventsKeepsTheLimitsOfGroups(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, flowSettings)
+	h.placeOn(0, "elsewhere", "dead", "origin")
 	conn := h.connect()
 	n := 0
 	for name, made := range makers {
@@ -412,6 +416,7 @@ func TestWhateverMakesEventsKeepsTheLimitsOfGroups(t *testing.T) {
 func TestWhateverEndsEventsKeepsTheLimitsOfGroups(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, flowSettings)
+	h.placeOn(0, "elsewhere", "dead", "origin")
 	conn := h.connect()
 	n := 0
 	for name, by := range enders {
@@ -450,6 +455,7 @@ func TestPushesKeepTheLimitsOfGroups(t *testing.T) {
 		}
 	}))
 	t.Cleanup(endpoint.Close)
+	h.placeOn(0, "q")
 	h.call("PUT", "/queues/q", `{"group_from":"/tenant","flow":{"concurrency":2},"backoff":{"kind":"constant","base":"1ms"}}`).want(200)
 	h.call("PUT", "/queues/q/push", `{"url":"`+endpoint.URL+`","format":"event","max_in_flight":16}`).want(201)
 	var events []string

@@ -38,6 +38,7 @@ func wantGroups(t *testing.T, h *environment, name string, want map[string]int) 
 func TestEveryMakerOfEventsGivesThemTheGroupThatThePolicyFinds(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
+	h.placeOn(1, "q", "before")
 	h.call("PUT", "/queues/q", `{"group_from":"/tenant"}`).want(200)
 	const event = `{"tenant":"a"}`
 
