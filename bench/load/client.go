@@ -104,6 +104,23 @@ func (t *Target) InsertBatchRequest(queue string, payload []byte, n int) InsertR
 	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/events/batch", append(body, "]}"...)), events: n, ids: nameIDs, batch: true}
 }
 
+// InsertOfGroupRequest prepares an insert of one event of a group.
+func (t *Target) InsertOfGroupRequest(queue, group string, payload []byte) InsertRequest {
+	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/events?queue="+queue+"&group="+group, payload), events: 1, ids: nameID}
+}
+
+// InsertOfGroupsRequest prepares an insert of an event of each of these groups in one request.
+func (t *Target) InsertOfGroupsRequest(queue string, groups []string, payload []byte) InsertRequest {
+	body := []byte(`{"events":[`)
+	for i, group := range groups {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = fmt.Appendf(body, `{"event":%s,"queue":%q,"group":%q}`, payload, queue, group)
+	}
+	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/events/batch", append(body, "]}"...)), events: len(groups), ids: nameIDs, batch: true}
+}
+
 // Insert inserts events and returns their ids, which are valid until the next insert. Its latency counts from the planned time
 // unless that is zero.
 func (c *Client) Insert(ctx context.Context, request InsertRequest, planned time.Time) (ids []int64, ok bool) {

@@ -234,6 +234,14 @@ func (t *Target) Push(ctx context.Context, queue, url string, inFlight int) erro
 	return nil
 }
 
+// Limit sets what limits which events of a queue are leased at once: the flow of its policy, as JSON. No other setting of the policy is kept.
+func (t *Target) Limit(ctx context.Context, queue, flow string) error {
+	if _, err := t.call(ctx, "PUT", "/queues/"+queue, fmt.Appendf(nil, `{"flow":%s}`, flow), 200); err != nil {
+		return fmt.Errorf("setting the limits of a queue: %w", err)
+	}
+	return nil
+}
+
 // Lag returns how many events of the log lie after the position of a subscription.
 func (t *Target) Lag(ctx context.Context, name string) (int64, error) {
 	body, err := t.Get(ctx, "/subscriptions/"+name)

@@ -78,6 +78,16 @@ var Bars = []Bar{
 	{part: "match", name: "match: events/s with 10,000 filters", value: `match \(10000 filters\)`, least: 200_000},
 	{part: "match", name: "match: rate with 100,000 filters ÷ with 10,000", value: `match \(100000 filters\)`, of: []string{"match (10000 filters)"}, least: 0.5},
 
+	{part: "flow", name: "flow: $1 ÷ no group, processor time", value: `flow: (concurrency|concurrency beside \d+ waiting): processor time over no group`, most: 2.2},
+	{part: "flow", name: "flow: $1 ÷ no group, processor time", value: `flow: (order): processor time over no group`, most: 2.5},
+	{part: "flow", name: "flow: $1 ÷ no group, processor time", value: `flow: (rate|fair): processor time over no group`, most: 4},
+	{part: "flow", name: "flow: rate beside events that wait ÷ without", value: `flow: rate beside those that wait over that without`, least: 0.95},
+	{part: "flow", name: "flow: one group in order ÷ one worker, rate", value: `flow: one group in order over one worker`, least: 0.7},
+	{part: "flow", name: "flow: least ÷ most that a poster of one group has inserted", value: `flow: least over most that a poster of one group has inserted`, least: 0.5},
+	{part: "flow", name: "flow: $1, p50 ÷ a commit", value: `flow: (hand-over .+), p50 over a commit`, most: 2},
+	{part: "flow", name: "flow: rate while a snapshot is held ÷ before", value: `flow: hold over before`, least: 0.9},
+	{part: "flow", name: "flow: rate in the last tenth of it ÷ before", value: `flow: last tenth of hold over before`, least: 0.9},
+
 	{part: "memory", name: "memory: MiB at full load, $1", value: `memory \((\d+ connections)\) server_rss_max_mib`, most: 64},
 }
 

@@ -26,10 +26,11 @@ type measurement struct {
 	server   *server
 	clients  []clients
 	duration time.Duration
-	events   int64                                        // ends it before duration, when so many are acked; 0: never
-	over     <-chan struct{}                              // ends it before duration, when closed; nil: never
-	during   func(ctx context.Context) error              // runs beside the clients, when not nil
-	second   func(ctx context.Context, at *report.Second) // adds to a second of the series, when not nil
+	events   int64                                         // ends it before duration, when so many are acked; 0: never
+	over     <-chan struct{}                               // ends it before duration, when closed; nil: never
+	prepare  func(ctx context.Context, queue string) error // makes the queue ready, when not nil
+	during   func(ctx context.Context) error               // runs beside the clients, when not nil
+	second   func(ctx context.Context, at *report.Second)  // adds to a second of the series, when not nil
 }
 
 // isOver reports whether a measurement in which so many events were acked ends before its duration.
@@ -47,6 +48,11 @@ func (s *session) measure(ctx context.Context, m measurement) (*report.Result, e
 	queue, n := s.newQueue(), 0
 	for _, c := range m.clients {
 		n += c.n
+	}
+	if m.prepare != nil {
+		if err := m.prepare(ctx, queue); err != nil {
+			return nil, err
+		}
 	}
 	opened, err := load.Open(ctx, m.server.target, queue, n, load.NewAccount())
 	if err != nil {

@@ -53,7 +53,7 @@ func (w *Redrive) run(ctx context.Context, s *session) error {
 	var took time.Duration
 	result, err := s.measure(ctx, measurement{
 		label: fmt.Sprintf("%g/s beside %d redriven at %g/s", w.Rate, w.Events, w.RedriveRate), server: srv,
-		clients: s.steady(w.Rate, w.Inserters, w.Connections), duration: w.Before + limit + w.After,
+		clients: s.steady(w.Rate, w.Inserters, w.Connections, 0), duration: w.Before + limit + w.After,
 		over: over,
 		during: func(ctx context.Context) (err error) {
 			if !load.Pause(ctx, s.cfg.Warmup+w.Before) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,7 +40,7 @@ func (w *Snapshot) run(ctx context.Context, s *session) error {
 		return err
 	}
 	result, err := s.measure(ctx, measurement{
-		label: fmt.Sprintf("%g/s", w.Rate), server: srv, clients: s.steady(w.Rate, w.Inserters, w.Connections),
+		label: fmt.Sprintf("%g/s", w.Rate), server: srv, clients: s.steady(w.Rate, w.Inserters, w.Connections, 0),
 		duration: w.Before + w.Hold + w.After,
 		during: func(ctx context.Context) error {
 			if !load.Pause(ctx, s.cfg.Warmup+w.Before) {
@@ -62,18 +63,25 @@ func (w *Snapshot) run(ctx context.Context, s *session) error {
 	return nil
 }
 
-// steady are clients that insert events at a rate, and others that claim and ack them.
-func (s *session) steady(rate float64, inserters, connections int) []clients {
+// steady are clients that insert events at a rate, of so many groups in turns (0: of none), and others that claim and ack them.
+func (s *session) steady(rate float64, inserters, connections, groups int) []clients {
 	arrivals := load.NewArrivals(rate, false)
 	pairs := pairing{times: map[int64]time.Time{}}
 	inserting := clients{inserters, func(srv *server, queue string) cycle {
-		insert := srv.target.InsertRequest(queue, s.payload)
+		inserts := []load.InsertRequest{srv.target.InsertRequest(queue, s.payload)}
+		if groups > 0 {
+			inserts = inserts[:0]
+			for _, group := range groupNames(groups) {
+				inserts = append(inserts, srv.target.InsertOfGroupRequest(queue, group, s.payload))
+			}
+		}
+		var next atomic.Int64
 		return func(ctx context.Context, c *load.Client) {
 			planned, ok := arrivals.Wait(ctx, c)
 			if !ok {
 				return
 			}
-			if ids, ok := c.Insert(ctx, insert, planned); ok {
+			if ids, ok := c.Insert(ctx, inserts[int(next.Add(1))%len(inserts)], planned); ok {
 				if acked, ok := pairs.add(ids[0], planned); ok {
 					c.Add(load.EndToEnd, acked.Sub(planned), 1)
 				}

@@ -64,6 +64,13 @@ const (
 		from (select array_agg($1::text::jsonb), array_agg($2::text), array_agg(interval '1 hour' + interval '1 hour' * n / $3)
 			from generate_series(1, $3::int) n) a (events, queues, delays)
 		cross join agent.insert_events(a.events, a.queues, a.delays, null, _notify => false) i`
+	// Events of one group, as the service inserts them.
+	groupStatement = `
+		select min(i.id), max(i.id), count(*)
+		from agent_service.insert_and_claim_events
+		( array_fill($1::text::jsonb, array[$3::int]), array_fill($2::text, array[$3::int]), null, null
+		, _options => array_fill('{"group": "hot"}'::jsonb, array[$3::int])
+		) i`
 	publishedStatement = `
 		select min(a.position), max(a.position), count(*)
 		from agent_service.append_log(array_fill($2::text, array[$3::int]), array_fill($1::text::jsonb, array[$3::int])) a`

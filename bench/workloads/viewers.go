@@ -44,7 +44,7 @@ func (w *Viewers) run(ctx context.Context, s *session) error {
 	var used [3]time.Duration // processor time of the server in each phase
 	result, err := s.measure(ctx, measurement{
 		label: fmt.Sprintf("%g/s, %s", w.Rate, plural(w.Tabs, "open page")), server: srv,
-		clients: s.steady(w.Rate, w.Inserters, w.Connections), duration: w.Before + w.Open + w.After,
+		clients: s.steady(w.Rate, w.Inserters, w.Connections, 0), duration: w.Before + w.Open + w.After,
 		during: func(ctx context.Context) error {
 			load.Pause(ctx, s.cfg.Warmup)
 			for i, phase := range []func(context.Context) error{

@@ -73,6 +73,7 @@ type Commands struct {
 	Cells       Cells       `cmd:"" help:"Cells behind a gateway beside one, each PostgreSQL held to a share of the processors."`
 	Bare        Bare        `cmd:"" help:"What requests cost the service, beside a handler that does nothing."`
 	Adapters    Adapters    `cmd:"" help:"Job queues side by side, by their adapters for postgresql-job-queue-benchmarking: rates, a held transaction, kills."`
+	Flow        Flow        `cmd:"" help:"What limits and the order of groups cost, beside events of no group."`
 	Compare     Compare     `cmd:"" help:"Several programs side by side, in turns: single events and batches."`
 }
 

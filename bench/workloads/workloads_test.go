@@ -122,6 +122,40 @@ func TestRequestsAreMeasuredBesideABareHandler(t *testing.T) {
 	}
 }
 
+func TestLimitsOfGroupsAreMeasured(t *testing.T) {
+	t.Parallel()
+	const brief = 300 * time.Millisecond
+	cfg := short("", postgres(t).text)
+	cfg.Program = program
+	r, err := Run(t.Context(), cfg, &Flow{
+		Connections: 2, Batch: 5, Groups: 20, Waiting: 50, Rounds: 2, Duration: brief, Posters: 2, Workers: 2, Handovers: 3, Rate: 50, Before: brief, Hold: brief,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, result := range r.Results {
+		if result.Label == "bare commit" {
+			continue
+		}
+		if b := result.Balance; len(result.Errors) > 0 || b == nil || b.Inserted == 0 || b.Acked == 0 || b.Inserted != b.Acked+b.Remaining {
+			t.Errorf("%s: %v, %+v", result.Label, result.Errors, b)
+		}
+	}
+	for _, name := range []string{
+		"groups without limits: processor time over no group", "concurrency: processor time over no group", "order: processor time over no group", "rate: processor time over no group",
+		"fair: processor time over no group", "concurrency beside 50 waiting: processor time over no group", "rate beside those that wait over that without", "one group in order over one worker",
+		"least over most that a poster of one group has inserted", "hand-over in one process, p50 over a commit", "hand-over between two processes, p50 over a commit", "hold over before",
+	} {
+		if !slices.ContainsFunc(r.Numbers, func(n *report.Number) bool { return n.Name == "flow: "+name }) {
+			t.Errorf("there is no number %q", name)
+		}
+	}
+	var invalid *InvalidError
+	if _, err := Run(t.Context(), cfg, &Flow{Connections: 1, Batch: 5, Groups: 4, Waiting: 1, Rounds: 1, Duration: brief, Posters: 1, Workers: 1, Handovers: 1, Before: brief}); !errors.As(err, &invalid) {
+		t.Errorf("fewer groups than the events of a batch: got %v", err)
+	}
+}
+
 func TestCellsAreMeasuredBesideOne(t *testing.T) {
 	t.Parallel()
 	const brief = 300 * time.Millisecond
