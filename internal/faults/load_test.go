@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -40,12 +41,14 @@ type load struct {
 	client *http.Client
 	seed   uint64
 	queues []string // that it uses; none: the default one
+	groups []string // of its events, with "" for those that have none; none: no event has one
 	// throughGateways: the addresses are those of gateways with several cells behind them.
 	throughGateways bool
 
 	clients       uint64
 	next          atomic.Int64    // the n of the latest insert
 	context       context.Context // of the inserters
+	workContext   context.Context // of the workers
 	stopInserting context.CancelFunc
 	stopWorking   context.CancelFunc
 	inserting     sync.WaitGroup
@@ -75,16 +78,10 @@ func newLoad(t *testing.T, l *ledger, servers ...*queued) *load {
 
 // start starts the clients.
 func (d *load) start() {
-	inserting, stopInserting := context.WithCancel(d.t.Context())
-	working, stopWorking := context.WithCancel(d.t.Context())
-	d.stopInserting, d.stopWorking = stopInserting, stopWorking
-	d.context = inserting
+	d.context, d.stopInserting = context.WithCancel(d.t.Context())
+	d.workContext, d.stopWorking = context.WithCancel(d.t.Context())
 	d.addInserters(inserters, true)
-	for range workers {
-		d.clients++
-		c := d.newClient(d.clients)
-		d.working.Go(func() { c.work(working) })
-	}
+	d.addWorkers(workers)
 	d.t.Cleanup(func() {
 		d.stopInserting()
 		d.stopWorking()
@@ -100,6 +97,15 @@ func (d *load) addInserters(n int, pauses bool) {
 		c := d.newClient(d.clients)
 		c.unthrottled = !pauses
 		d.inserting.Go(func() { c.insert(d.context) })
+	}
+}
+
+// addWorkers starts clients that claim and finish events.
+func (d *load) addWorkers(n int) {
+	for range n {
+		d.clients++
+		c := d.newClient(d.clients)
+		d.working.Go(func() { c.work(d.workContext) })
 	}
 }
 
@@ -300,6 +306,9 @@ func (c *client) insert(ctx context.Context) {
 				if in != "" {
 					events[i]["queue"] = in
 				}
+				if group := c.group(); group != "" {
+					events[i]["group"] = group
+				}
 			}
 			var answer struct{ IDs []int64 }
 			if status = c.call(calls, http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); status == http.StatusCreated {
@@ -338,12 +347,27 @@ func (c *client) queue() string {
 	return c.queues[c.rand.IntN(len(c.queues))]
 }
 
+// group returns one of the load's groups; empty: none.
+func (c *client) group() string {
+	if len(c.groups) == 0 {
+		return ""
+	}
+	return c.groups[c.rand.IntN(len(c.groups))]
+}
+
 // inQueue returns the query of an insert into one of the load's queues.
 func (c *client) inQueue() string {
+	query := url.Values{}
 	if queue := c.queue(); queue != "" {
-		return "?queue=" + queue
+		query.Set("queue", queue)
 	}
-	return ""
+	if group := c.group(); group != "" {
+		query.Set("group", group)
+	}
+	if len(query) == 0 {
+		return ""
+	}
+	return "?" + query.Encode()
 }
 
 func (c *client) work(ctx context.Context) {
