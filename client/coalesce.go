@@ -14,13 +14,15 @@ import (
 const (
 	// coalescedRequests is how many requests of gathered calls are on their way at once. With one, two goroutines would take turns.
 	coalescedRequests = 2
+	// crowd is from how many events on their way there is no second request: those that come meanwhile cost less in one with the next.
+	crowd = 8
 	// maxCoalesced and maxCoalescedBytes bound such a request: a batch has at most 1,000 events, and 8 MiB unless the server says otherwise.
 	maxCoalesced, maxCoalescedBytes = 1000, 2 << 20
 	// maxCoalescedPayload is the size of a payload, in bytes, from which an event is sent by itself: there is little to save.
 	maxCoalescedPayload = 32 << 10
 )
 
-// A coalescer sends the events that many goroutines insert, or publish, together: E is one of them, and R its result. While fewer than coalescedRequests are on their way, an event
+// A coalescer sends the events that many goroutines insert, or publish, together: E is one of them, and R its result. While fewer than coalescedRequests with few events are on their way, an event
 // is sent at once; those that come meanwhile go with the next request. So events gather when there are many, and none waits for a timer. The state below mu says who sends; there
 // is no goroutine while nothing is sent.
 type coalescer[E, R any] struct {
@@ -31,6 +33,7 @@ type coalescer[E, R any] struct {
 
 	mu      sync.Mutex
 	sending int               // requests that are on their way
+	onWay   int               // the events of these
 	waiting []*gathered[E, R] // for the next request, in the order in which they came
 	isOff   bool              // the server is older than coalescing
 }
@@ -49,13 +52,14 @@ func (g *coalescer[E, R]) send(ctx context.Context, e E, size int) (R, error) {
 	g.mu.Lock()
 	if g.isOff || g.sending == 0 {
 		g.sending++
+		g.onWay++
 		g.mu.Unlock()
 		defer g.sent() // what is sent then is of other callers
 		return g.alone(ctx, e)
 	}
 	one := &gathered[E, R]{event: e, size: size, answered: make(chan struct{})}
 	g.waiting = append(g.waiting, one)
-	if g.sending < coalescedRequests {
+	if g.sending < coalescedRequests && g.onWay < crowd {
 		g.sending++
 		go g.run()
 	}
@@ -83,20 +87,20 @@ func (g *coalescer[E, R]) forget(one *gathered[E, R]) {
 func (g *coalescer[E, R]) sent() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.waiting) == 0 {
+	g.onWay--
+	if len(g.waiting) == 0 || g.isCrowded() {
 		g.sending--
 		return
 	}
 	go g.run()
 }
 
-// run sends requests until nothing waits.
+// isCrowded reports whether what waits goes with the next request of another sender. The caller holds mu, and counts as a sender without events on their way.
+func (g *coalescer[E, R]) isCrowded() bool { return g.sending > 1 && g.onWay >= crowd }
+
+// run sends requests until nothing waits, or another sender has taken over.
 func (g *coalescer[E, R]) run() {
-	for {
-		batch := g.next()
-		if batch == nil {
-			return
-		}
+	for batch := g.next(0); batch != nil; batch = g.next(len(batch)) {
 		g.sendTogether(batch)
 		g.letCome()
 	}
@@ -116,12 +120,13 @@ func (g *coalescer[E, R]) letCome() {
 	}
 }
 
-// next returns the events of the next request; nil: none wait, and the caller sends no more.
-func (g *coalescer[E, R]) next() []*gathered[E, R] {
+// next returns the events of the next request, after one of so many events; nil: none wait for the caller, which sends no more.
+func (g *coalescer[E, R]) next(before int) []*gathered[E, R] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.onWay -= before // not earlier: whoever has an answer sends the next event before this, and that is to go along
 	n, size := 0, 0
-	for ; n < len(g.waiting) && n < maxCoalesced; n++ {
+	for ; n < len(g.waiting) && n < maxCoalesced && !g.isCrowded(); n++ {
 		if size += g.waiting[n].size; n > 0 && size > maxCoalescedBytes {
 			break
 		}
@@ -132,6 +137,7 @@ func (g *coalescer[E, R]) next() []*gathered[E, R] {
 	}
 	batch := slices.Clone(g.waiting[:n])
 	g.waiting = slices.Delete(g.waiting, 0, n)
+	g.onWay += n
 	return batch
 }
 

@@ -142,6 +142,77 @@ func TestInsertsOfManyGoroutinesGoTogether(t *testing.T) {
 	}
 }
 
+// While a request with many events is on its way, no other is sent: what comes meanwhile goes with the next one.
+func TestEventsOfACrowdGoWithOneRequestAtATime(t *testing.T) {
+	t.Parallel()
+	type request struct {
+		events int
+		answer chan struct{}
+	}
+	requests := make(chan request)
+	ask := func(events int) {
+		r := request{events, make(chan struct{})}
+		requests <- r
+		<-r.answer
+	}
+	g := &coalescer[int, int]{
+		alone: func(_ context.Context, e int) (int, error) {
+			ask(1)
+			return e, nil
+		},
+		together: func(_ context.Context, events []int) ([]int, []error, error) {
+			ask(len(events))
+			return events, make([]error, len(events)), nil
+		},
+	}
+	var all sync.WaitGroup
+	send := func(n int) {
+		for e := range n {
+			all.Go(func() {
+				if _, err := g.send(t.Context(), e, 1); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	next := func(want int, what string) (answer func()) {
+		t.Helper()
+		r := <-requests
+		if r.events != want {
+			t.Errorf("a request of %d events, want %d: %s", r.events, want, what)
+		}
+		return func() { close(r.answer) }
+	}
+	send(1)
+	first := next(1, "the first is sent at once")
+	send(1)
+	second := next(1, "so is another while few are on their way")
+	send(crowd)
+	awaitWaiting(t, g, crowd)
+	first()
+	many := next(crowd, "those that came meanwhile go together")
+	send(1)
+	awaitWaiting(t, g, 1)
+	second() // what waits does not go now
+	for limit := time.Now().Add(waitTimeout); ; {
+		g.mu.Lock()
+		sending := g.sending
+		g.mu.Unlock()
+		if sending == 1 {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d requests are on their way with a crowd, want one", sending)
+		}
+		_ = sleep(t.Context(), time.Millisecond)
+	}
+	send(1)
+	awaitWaiting(t, g, 2)
+	many()
+	next(2, "the next one has what came meanwhile")()
+	all.Wait()
+}
+
 func TestEachOfGatheredInsertsHasItsOwnError(t *testing.T) {
 	t.Parallel()
 	for name, refused := range map[string]struct {
