@@ -418,14 +418,16 @@ func TestLeasesAreExtendedOneByOneWhereTheServerKnowsNoOther(t *testing.T) {
 func TestWhatIsNotBegunWhenTheWorkerStopsIsReleased(t *testing.T) {
 	t.Parallel()
 	var claims atomic.Int32
-	extending, stopping, released := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	extending, claiming, stopping, released := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	// Both the heartbeat and the start of the work may extend the lease, and a call without an answer in time is repeated.
 	extends, stops, releases := sync.OnceFunc(func() { close(extending) }), sync.OnceFunc(func() { close(stopping) }), sync.OnceFunc(func() { close(released) })
+	claimsAgain := sync.OnceFunc(func() { close(claiming) })
 	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/claim":
 			_, _ = io.Copy(io.Discard, r.Body)
 			if claims.Add(1) > 1 {
+				claimsAgain()
 				<-r.Context().Done()
 				stops()
 				return
@@ -456,6 +458,7 @@ func TestWhatIsNotBegunWhenTheWorkerStopsIsReleased(t *testing.T) {
 	})
 	stop := run(t, w)
 	<-extending
+	<-claiming // whose end lets the extends be answered
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
