@@ -50,6 +50,8 @@ type WorkerConfig struct {
 	// Concurrency is how many events are worked on at a time; 0: [DefaultConcurrency]. While there is a backlog of events whose handlers take less time than a claim, up to three times as
 	// many more are claimed ahead, for the time that a claim takes, and released if that becomes a second.
 	Concurrency int
+	// ClaimForFreeSlots has the worker claim no more events than it can begin to work on.
+	ClaimForFreeSlots bool
 	// Lease is how long an event is held without a sign of life of the worker, which extends it at each third of that time: the time until
 	// others take over the events of a dead worker. It is no limit of the work; 0: [DefaultLease].
 	Lease time.Duration
@@ -337,7 +339,7 @@ func gatherFor(asked, got int, took time.Duration) time.Duration {
 func (r *workerRun) aheadFor(gather time.Duration) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if gather <= 0 || r.worked <= 0 {
+	if gather <= 0 || r.worked <= 0 || r.cfg.ClaimForFreeSlots {
 		return 0
 	}
 	return int(min(int64(gather/r.worked), maxAhead)) * r.cfg.Concurrency

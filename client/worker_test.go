@@ -168,6 +168,16 @@ func TestClaimsWithABacklogWaitForMoreSlots(t *testing.T) {
 	}
 }
 
+func TestNoMoreIsClaimedThanThereAreFreeSlotsWhereThatIsWanted(t *testing.T) {
+	t.Parallel()
+	for _, isWanted := range []bool{false, true} {
+		r := &workerRun{Worker: &Worker{cfg: WorkerConfig{Concurrency: 2, ClaimForFreeSlots: isWanted}}, worked: time.Millisecond}
+		if n := r.aheadFor(10 * time.Millisecond); isWanted != (n == 0) {
+			t.Errorf("ClaimForFreeSlots %t: %d are claimed ahead", isWanted, n)
+		}
+	}
+}
+
 // With a backlog of events that take less time than a claim, more are claimed than there are slots. No more are worked on at a time for that, and those that have no slot in time, because
 // handlers take longer than they did, are released.
 func TestQuickEventsAreClaimedAheadAndReleasedWhenTheyHaveToWait(t *testing.T) {
