@@ -1,4 +1,195 @@
--- Groups as the service lists them: pages by key, and those with the longest lines.
+-- Groups as they are listed: what there is of each, by key, and those with the longest lines.
+
+-- The keys of up to _limit groups of a queue after _after: those that have events, those that something is set for, and those that have stopped.
+create or replace function agent_private.next_groups(_queue text, _after text, _limit int4)
+returns text[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _keys text[] = '{}';
+begin
+  while cardinality(_keys) < _limit loop
+    _after = least
+    ( (select e.group_key from agent.event e where e.queue = _queue and e.group_key > _after order by e.group_key limit 1)
+    , ( select g.key from agent.queue_group g
+        where g.queue = _queue and g.key > _after
+        and (g.concurrency is not null or g.rate_limit is not null or g.paused or g.held_until is not null) -- as the index has it
+        and (g.concurrency is not null or g.rate_limit is not null or g.paused or g.held_until > clock_timestamp())
+        order by g.key
+        limit 1
+      )
+    , (select b.key from agent_private.group_block b where b.queue = _queue and b.key > _after and b.requeued_as is null order by b.key limit 1)
+    );
+    exit when _after is null;
+    _keys = _keys || _after;
+  end loop;
+  return _keys;
+end
+$func$;
+
+-- What there is of these groups of a queue, in their order, as agent.list_groups has it: of one that has nothing, too.
+create or replace function agent_private.describe_groups(_queue text, _keys text[])
+returns table
+( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz, rate_limit int4, rate_period interval, rate_burst int4
+)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _max_counted int4 = 10000;
+  _policy agent.queue;
+  _blocking int8; -- with order, the event that the others wait for
+  _until timestamptz; -- with a rate, when the next event can be claimed
+  _set agent.queue_group;
+  _hold_until timestamptz; -- of a wake
+  _total int8;
+begin
+  select q.* into _policy from agent.queue q where q.name = _queue;
+  select count(*) into _total
+  from (select from agent.event e where e.in_total and e.queue = _queue and e.vt > _now and e.attempts > 0 and e.nacked_at is null limit coalesce(_policy.flow_total, 0)) as e;
+  foreach key in array _keys loop
+    concurrency = null;
+    paused = false;
+    held_until = null;
+    version = null;
+    updated_at = null;
+    rate_limit = null;
+    rate_period = null;
+    rate_burst = null;
+    select g.* into _set from agent.queue_group g where g.queue = _queue and g.key = describe_groups.key;
+    _hold_until = (select max(w.hold_until) from agent_private.group_wake w where w.queue = _queue and w.key = describe_groups.key and w.hold_until > _now);
+    if _hold_until is not null then
+      _set.held_until = greatest(_set.held_until, _hold_until);
+    end if;
+    if agent_private.is_group_set(_set) then
+      concurrency = _set.concurrency;
+      paused = _set.paused;
+      held_until = case when _set.held_until > _now then _set.held_until end;
+      version = _set.version;
+      updated_at = _set.updated_at;
+      rate_limit = _set.rate_limit;
+      rate_period = _set.rate_period;
+      rate_burst = _set.rate_burst;
+    end if;
+    select count(*) into waiting
+    from (select from agent.event e where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 3 limit _max_counted) as e;
+    select min(e.turn_vt) into oldest
+    from
+    ( select e.turn_vt from agent.event e
+      where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 3
+      order by e.priority, e.id
+      limit 100
+    ) as e;
+    select count(*) filter (where e.vt <= _now)
+    , count(*) filter (where e.vt > _now and e.attempts > 0 and e.nacked_at is null)
+    , count(*) filter (where e.vt > _now and not (e.attempts > 0 and e.nacked_at is null))
+    , least(oldest, min(e.vt) filter (where e.vt <= _now)), min(e.vt) filter (where e.vt > _now and not (e.attempts > 0 and e.nacked_at is null))
+    into admitted, leased, scheduled, oldest, next_at
+    from
+    ( select e.vt, e.attempts, e.nacked_at from agent.event e
+      where e.queue = _queue and e.group_key = describe_groups.key and e.flow <= 2
+      limit _max_counted
+    ) as e;
+    select scheduled + count(*), least(next_at, min(e.turn_vt)) into scheduled, next_at
+    from
+    ( select e.turn_vt from agent.event e
+      where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 4
+      limit _max_counted
+    ) as e;
+    _until = null;
+    if _policy.flow_paced and admitted = 0 then
+      select min(e.vt) into _until
+      from
+      ( select e.vt from agent.event e
+        where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 1 and e.vt > _now and (e.attempts = 0 or e.nacked_at is not null)
+        limit _max_counted
+      ) as e;
+    end if;
+    _blocking = null;
+    if _policy.flow_order then
+      _blocking = coalesce
+      ( case when _policy.flow_on_failed = 'block' then
+        ( select b.event_id from agent_private.group_block b
+          where b.queue = _queue and b.key = describe_groups.key and b.requeued_as is null
+          order by b.place
+          limit 1
+        ) end
+      , case when waiting + scheduled > 0 then
+        ( select e.id from agent.event e
+          where e.queue = _queue and e.group_key = describe_groups.key and e.flow <= 2
+          order by e.flow, e.priority, e.id
+          limit 1
+        ) end
+      );
+    end if;
+    blocked_by = case
+      when waiting + admitted = 0 and _blocking is null and _until is null then null
+      when _policy.paused then jsonb_build_object('reason', 'queue_paused')
+      when paused then jsonb_build_object('reason', 'paused')
+      when held_until is not null then jsonb_build_object('reason', 'hold', 'until', held_until)
+      when _until is not null then jsonb_build_object('reason', 'rate', 'until', _until)
+      when _blocking is not null then jsonb_build_object('reason', 'order', 'event_id', _blocking)
+      when waiting > 0 and admitted + leased >= coalesce(concurrency, _policy.flow_concurrency)
+        then jsonb_build_object('reason', 'concurrency', 'limit', coalesce(concurrency, _policy.flow_concurrency))
+      when _total >= _policy.flow_total then jsonb_build_object('reason', 'total', 'limit', _policy.flow_total)
+    end;
+    return next;
+  end loop;
+end
+$func$;
+
+-- Up to _limit groups of a queue after _after by key, or the one _group: those that have events, and those that something is set for. Of their events, up to 10,000 of each kind are counted: waiting for their
+-- turn, admitted and not leased, leased, and scheduled. oldest is since when the first in the line is due, next_at when the next scheduled one will be. blocked_by says why the
+-- first one that waits does, as an object with a reason: queue_paused, paused, hold with until, rate with until, order with the event_id of the first one, which is unfinished, or of that for which the group has stopped, concurrency with its limit, or total with its limit; null: nothing waits, or it has its turn with the next claim.
+-- version is that of what is set for it; null: nothing is. With _blocked only groups are listed that something blocks: to find these takes as long as there are groups after _after.
+create or replace function agent.list_groups(_queue text, _limit int4 default 100, _after text default null, _group text default null, _blocked boolean default false)
+returns table
+( key text, concurrency int4, paused boolean, held_until timestamptz, waiting int8, admitted int8, leased int8, scheduled int8
+, oldest timestamptz, next_at timestamptz, blocked_by jsonb, version int8, updated_at timestamptz, rate_limit int4, rate_period interval, rate_burst int4
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _keys text[];
+  _n int4 = 0;
+  _listed int4;
+begin
+  perform agent_private.check_queue_name(_queue);
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  if _group is not null then
+    return query select d.* from agent_private.describe_groups(_queue, array[_group]) d where d.blocked_by is not null or not _blocked;
+    return;
+  end if;
+  _after = coalesce(_after, '');
+  loop
+    _keys = agent_private.next_groups(_queue, _after, least(_limit - _n, 100));
+    exit when _keys = '{}';
+    return query select d.* from agent_private.describe_groups(_queue, _keys) d where d.blocked_by is not null or not _blocked;
+    get diagnostics _listed = row_count;
+    _n = _n + _listed;
+    _after = _keys[cardinality(_keys)];
+  end loop;
+end
+$func$;
 
 -- agent.list_groups for the service: groups of a queue after _after by key, of which a call looks at a thousand. If it has come to no end then, the last row, which is not listed, says up to which
 -- group it has looked.

@@ -1,0 +1,390 @@
+-- Claims from queues with limits, and inserts into their groups: where events get their turns. See the rules in the script of groups.
+
+-- To be called before a claim from a queue with limits: looks at the groups that have due wakes, and returns how many of _limit events may be claimed by the limit of the queue, _total
+-- (null: none). With that, claims of the queue come one after the other.
+create or replace function agent_private.begin_limited_claim(_queue text, _is_grouped boolean, _total int4, _limit int4)
+returns int4
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _now timestamptz;
+  _leased int8;
+begin
+  if _total is not null then
+    perform from agent.queue q where q.name = _queue for no key update;
+    _total = (select q.flow_total from agent.queue q where q.name = _queue); -- in a later statement, as is the count
+    _now = clock_timestamp();
+    select count(*) into _leased
+    from (select from agent.event e where e.in_total and e.queue = _queue and e.vt > _now and e.attempts > 0 and e.nacked_at is null limit _total) as e;
+    _limit = least(_limit, greatest(_total - _leased, 0));
+    if _limit = 0 then
+      return 0;
+    end if;
+  end if;
+  if _is_grouped and exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp()) then
+    if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '') then -- those that the claim would pass over go before others
+      perform agent_private.wake_stale_groups(_queue, null, null, interval '1 hour');
+    end if;
+    perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
+  end if;
+  return _limit;
+end
+$func$;
+
+-- To be called after a claim from a queue with limits has come up short. Looks at more groups that have due wakes, and at those with events that can be claimed by their vt, and that other limits
+-- than those in force have admitted, or none: such as rows that were written by hand. Has events that the claim does not want give their turns to others that it wants. Returns whether there may
+-- be something to claim then. The arguments behind _limit are those of the claim.
+create or replace function agent_private.look_for_more
+(_queue text, _limit int4, _lanes int4[], _watermarks timestamptz[], _types text[], _exclude_ids int8[])
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _now timestamptz;
+  _traded int8 = 0;
+begin
+  perform agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '0');
+  _now = clock_timestamp();
+  if cardinality(_types) > 0 or cardinality(_exclude_ids) > 0 then
+    _traded = agent_private.trade_turns(_queue, _limit, _types, _exclude_ids);
+  end if;
+  return exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= _now) and agent_private.look_at_woken(_queue, greatest(_limit, 100)) > 0
+    or _traded > 0;
+end
+$func$;
+
+-- Leaves wakes, which are due since _since, for groups with events that can be claimed by their vt, and that other limits than those in force have admitted, or none: of the first ones in each
+-- lane from its watermark on. Without _lanes, of all lanes.
+create or replace function agent_private.wake_stale_groups(_queue text, _lanes int4[], _watermarks timestamptz[], _since interval)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _version int8;
+  _is_paced boolean;
+  _keys text[];
+begin
+  select q.flow_version, q.flow_paced into _version, _is_paced from agent.queue q where q.name = _queue;
+  if _lanes is null then
+    _lanes = array(select l.priority from agent_private.list_lanes(_queue) l);
+  end if;
+  _keys = array
+  ( select e.group_key
+    from unnest(_lanes, _watermarks) as l (priority, watermark)
+    cross join lateral
+    ( select e.group_key
+      from agent.event e
+      where e.queue = _queue and e.priority = l.priority and e.vt >= coalesce(l.watermark, '-infinity') and e.vt <= _now
+      and e.group_key is not null and e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow = 2)
+      order by e.vt, e.id
+      limit 100
+    ) as e
+  );
+  if _keys <> '{}' then
+    insert into agent_private.group_wake (queue, key, at, event_id) select distinct _queue, k.key, _now - _since, 0 from unnest(_keys) as k (key);
+  end if;
+end
+$func$;
+
+-- Has events that wait and that a claim wants, by _types or _exclude_ids, take the places of admitted ones of their groups that it does not want and nobody has claimed: else a group would
+-- stand still for this claim as long as nobody asks for these, which go back to their places in the line. Returns how many have. Of all events of these types that wait it looks at the
+-- first ones, and at those from a random place on.
+create or replace function agent_private.trade_turns(_queue text, _limit int4, _types text[], _exclude_ids int8[])
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _version int8;
+  _order boolean;
+  _is_paced boolean;
+  _turn timestamptz;
+  _max_looked int4 = 200; -- of each lane, twice
+  _ids int8[]; -- those that are wanted, and their groups
+  _keys text[];
+  _key text;
+  _of int8[];
+  _unwanted int8[];
+  _wanted int8[];
+  _traded int8 = 0;
+begin
+  select q.flow_version, q.flow_order, q.flow_paced into _version, _order, _is_paced from agent.queue q where q.name = _queue;
+  if _order then -- nobody goes before the first one
+    return 0;
+  end if;
+  if cardinality(_types) > 0 then
+    select array_agg(w.id), array_agg(w.key) into _ids, _keys
+    from
+    ( select w.id, w.key
+      from agent_private.list_lanes(_queue, _types) as l
+      cross join lateral
+      ( select f.id as first_id
+        , ( select e.id from agent.event e
+            where e.queue = _queue and e.type = l.type and e.priority = l.priority and e.vt = agent_private.no_turn()
+            order by e.vt desc, e.id desc
+            limit 1
+          ) as last_id
+        from
+        ( select e.id from agent.event e
+          where e.queue = _queue and e.type = l.type and e.priority = l.priority and e.vt = agent_private.no_turn()
+          order by e.vt, e.id
+          limit 1
+        ) as f
+      ) as b
+      cross join lateral (values (b.first_id), (b.first_id + floor(random() * (b.last_id - b.first_id + 1))::int8)) as s (id)
+      cross join lateral
+      ( select e.id, e.group_key
+        from agent.event e
+        where e.queue = _queue and e.type = l.type and e.priority = l.priority and e.vt = agent_private.no_turn() and e.id >= s.id and e.flow = 3
+        and (_exclude_ids is null or e.id <> all (_exclude_ids))
+        order by e.vt, e.id
+        limit _max_looked
+      ) as w (id, key)
+      group by w.id, w.key
+    ) as w;
+  else
+    select array_agg(w.id), array_agg(w.key) into _ids, _keys
+    from
+    ( select distinct e.group_key from agent.event e where e.id = any (_exclude_ids) and e.queue = _queue and e.flow = 1
+    ) as k (key)
+    cross join lateral
+    ( select e.id, e.group_key
+      from agent.event e
+      where e.queue = _queue and e.group_key = k.key and e.flow = 3 and e.id <> all (_exclude_ids)
+      order by e.priority, e.id
+      limit _max_looked
+    ) as w (id, key);
+  end if;
+  if _ids is null then
+    return 0;
+  end if;
+
+  foreach _key in array agent_private.lock_groups(_queue, array
+  ( select k.key
+    from (select distinct unnest(_keys)) as k (key)
+    where exists
+    ( select from agent.event e
+      where e.queue = _queue and e.group_key = k.key and e.flow = 1 and e.vt <= _now and (e.attempts = 0 or e.nacked_at is not null)
+      and (cardinality(_types) > 0 and coalesce(e.type <> all (_types), true) or e.id = any (_exclude_ids))
+    )
+    limit _limit
+  )) loop
+    exit when _traded >= _limit;
+    _unwanted = array
+    ( select e.id from agent.event e
+      where e.queue = _queue and e.group_key = _key and e.flow = 1 and e.flow_version = _version and e.vt <= _now and (e.attempts = 0 or e.nacked_at is not null)
+      and (cardinality(_types) > 0 and coalesce(e.type <> all (_types), true) or e.id = any (_exclude_ids))
+      order by e.priority desc, e.id desc
+      limit _limit
+      for update skip locked
+    );
+    _of = array(select w.id from unnest(_ids, _keys) as w (id, key) where w.key = _key);
+    _wanted = array
+    ( select e.id from agent.event e
+      where e.id = any (_of) and e.queue = _queue and e.group_key = _key and e.flow = 3
+      order by e.priority, e.id
+      limit cardinality(_unwanted)
+      for update skip locked
+    );
+    _unwanted = _unwanted[:cardinality(_wanted)];
+    _turn = (select max(e.vt) from agent.event e where e.id = any (_unwanted) and _is_paced); -- a claim that began before it may not take them
+    update agent.event e
+    set flow = 3, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
+    where e.id = any (_unwanted);
+    update agent.event e
+    set flow = 1, flow_version = _version, vt = greatest(e.turn_vt, _turn), turn_vt = null, admitted_at = _now
+    where e.id = any (_wanted);
+    _traded = _traded + cardinality(_wanted);
+  end loop;
+  return _traded;
+end
+$func$;
+
+-- When the next wake of a queue is due; null: none will be.
+create or replace function agent_private.next_wake(_queue text)
+returns timestamptz
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+begin
+  return (select w.at from agent_private.group_wake w where w.queue = _queue order by w.at limit 1);
+end
+$func$;
+
+-- insert_and_claim_events for batches in which some events have a group, and none has a key. An event of a group that needs a turn is admitted at once if the group has a free slot
+-- and nothing waits: only then it is claimed as it is inserted.
+create or replace function agent_private.insert_grouped_events
+( _events jsonb[]
+, _queues text[]
+, _delays interval[]
+, _vts timestamptz[]
+, _leases interval[]
+, _workers text[]
+, _options jsonb[]
+, _hashes bytea[]
+)
+returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _keys text[];
+  _is_limited boolean[]; -- needs a turn
+  _flows int2[];
+  _versions int8[];
+begin
+  select array_agg(n.option ->> 'group' order by n.ord), array_agg(n.option ->> 'group' is not null and q.name is not null order by n.ord)
+  into _keys, _is_limited
+  from unnest(_events, _queues, _options) with ordinality as n (event, queue, option, ord)
+  left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_version is not null;
+  if true = any (_is_limited) then
+    select a.flows, a.versions into strict _flows, _versions
+    from agent_private.admit_new_events(_queues, _keys, _is_limited, _delays, _vts, _options) a;
+    _now = clock_timestamp();
+  end if;
+
+  return query
+  insert into agent.event overriding user value -- the ids are the sequence's
+  select e.*
+  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes, _keys, _is_limited, _flows, _versions) with ordinality
+    as n (event, queue, delay, vt, lease, worker, option, hash, key, is_limited, flow, version, ord)
+  cross join lateral agent_private.new_event
+  ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, case when n.flow = 1 or not n.is_limited then n.lease end, n.worker
+  , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
+  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
+  , _group => n.key, _flow => case when n.is_limited then n.flow when n.key is not null then 1::int2 end, _flow_version => n.version
+  ) as e
+  order by n.ord
+  returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
+  if 3 = any (_flows) and exists (select from agent.queue q where q.flow_paced) then -- they have their turns when claims conform
+    perform agent_private.admit_paced_events(q.name, array_agg(distinct n.key))
+    from unnest(_queues, _keys, _flows) as n (queue, key, flow)
+    join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_paced
+    where n.flow = 3
+    group by q.name;
+  end if;
+end
+$func$;
+
+-- What events that need a turn are as they are inserted, in their order: flow is 1 for those that are admitted, with the version of the limits; 3 for those that wait in a group which
+-- is locked from now on; null for those that leave a wake, see enter_group.
+create or replace function agent_private.admit_new_events
+( _queues text[]
+, _keys text[]
+, _is_limited boolean[]
+, _delays interval[]
+, _vts timestamptz[]
+, _options jsonb[]
+, out flows int2[]
+, out versions int8[]
+)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _queue text;
+  _of text[];
+  _locked_queues text[] = '{}';
+  _locked_keys text[] = '{}';
+  _locked text[];
+  _ordered text[]; -- the queues in which groups are in order
+begin
+  for _queue, _of in
+    select coalesce(n.queue, 'default'), array_agg(distinct n.key)
+    from unnest(_queues, _keys, _is_limited) as n (queue, key, is_limited)
+    where n.is_limited
+    group by 1
+    order by 1
+  loop
+    _locked = agent_private.lock_groups(_queue, _of);
+    _locked_queues = _locked_queues || array_fill(_queue, array[cardinality(_locked)]);
+    _locked_keys = _locked_keys || _locked;
+  end loop;
+
+  _ordered = array(select q.name from agent.queue q where q.name = any (_locked_queues) and q.flow_order);
+
+  -- Of a group that has events waiting, none goes before these.
+  with room as materialized
+  ( select l.queue, l.key, q.flow_version
+    , case
+        when g.paused or g.held_until > _now then 0
+        when (select true from agent_private.group_wake w where w.queue = l.queue and w.key = l.key and w.hold_until > _now limit 1) then 0
+        when q.flow_order then case
+          when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key limit 1) then 0
+          when q.flow_on_failed = 'block' and (select true from agent_private.group_block b where b.queue = l.queue and b.key = l.key limit 1) then 0
+          when q.flow_paced then 0
+          else 1
+        end
+        when q.flow_paced then 0 -- insert_grouped_events sees to these
+        when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow = 3 limit 1) then 0
+        when m.most is null then 1000000
+        else m.most - (select count(*) from (select from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow <= 2 limit m.most) as e)
+      end as free
+    from unnest(_locked_queues, _locked_keys) as l (queue, key)
+    cross join lateral (select g.* from agent.queue_group g where g.queue = l.queue and g.key = l.key limit 1) as g
+    left join agent.queue q on q.name = l.queue
+    cross join lateral (values (coalesce(g.concurrency, q.flow_concurrency))) as m (most)
+  )
+  , new as
+  ( select n.ord, coalesce(n.queue, 'default') as queue, n.key, n.is_limited, coalesce(n.delay > interval '0' or n.vt > _now, false) as is_delayed
+    , row_number() over
+      ( partition by n.queue, n.key, n.is_limited, coalesce(n.delay > interval '0' or n.vt > _now, false)
+        order by case when coalesce(n.queue, 'default') = any (_ordered) then 0 else coalesce((n.option ->> 'priority')::int4, 0) end, n.ord
+      ) as nth
+    from unnest(_queues, _keys, _is_limited, _delays, _vts, _options) with ordinality as n (queue, key, is_limited, delay, vt, option, ord)
+  )
+  select array_agg(case when n.is_delayed or not n.is_limited or r.key is null then null when n.nth <= r.free then 1 else 3 end::int2 order by n.ord)
+  , array_agg(case when not n.is_delayed and n.is_limited and n.nth <= r.free then r.flow_version end order by n.ord)
+  into flows, versions
+  from new n
+  left join room r on r.queue = n.queue and r.key = n.key;
+end
+$func$;
