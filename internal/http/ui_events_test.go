@@ -92,6 +92,30 @@ func TestEventPageSaysWhatAnEventWaitsFor(t *testing.T) {
 	b.afresh().get(path[1:]).want(200).says(fmt.Sprintf(`events/%d">event %d</a> comes first`, ids[0], ids[0]))
 }
 
+func TestQueuePageListsItsGroupsAndChangesThem(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	b := h.browse(t)
+	h.insertWith("queue=mail")
+	b.get("queues/mail").want(200).saysNot("<h2>Groups", "<dt>limits</dt>")
+	h.call("PUT", "/queues/mail", `{"flow":{"concurrency":1,"total":7,"rate":{"limit":5,"period":"1m","burst":3}}}`).want(200)
+	h.call("POST", "/events/batch", `{"events":[{"queue":"mail","group":"a<b/c","event":{}},{"queue":"mail","group":"a<b/c","event":{}},{"queue":"mail","group":"z","event":{}}]}`).want(201)
+	h.claim(`{"queue":"mail","limit":10}`)
+	b.afresh().get("queues/mail").want(200).says("<h2>Groups", "a&lt;b/c</td>", "1 of the group are leased, as many as may be", `value="pause">Pause`, "<dt>limits</dt><dd>1 of a group leased at once, 7 of the queue, 5 of a group claimed each 1 min, 3 at once</dd>")
+	group := url.Values{"group": {"a<b/c"}}
+	b.post("queues/mail/groups", url.Values{"group": group["group"], "do": {"pause"}}).want(303)
+	h.call("PUT", "/queues/mail/groups/z", `{"hold":"1h","concurrency":3}`).want(200)
+	b.afresh().get("queues/mail").want(200).says("the group is paused", `value="resume">Resume`)
+	for _, name := range []string{"a<b/c", "z"} {
+		b.post("queues/mail/groups", url.Values{"group": {name}, "do": {"resume"}}).want(303)
+	}
+	b.afresh().get("queues/mail").want(200).saysNot("the group is paused", `value="resume">Resume`)
+	if kept := h.call("GET", "/queues/mail/groups/z", "").want(200).body; !strings.Contains(kept, `"concurrency":3`) || !strings.Contains(kept, `"held_until":null`) {
+		t.Errorf("after its hold the group is %s", kept)
+	}
+	b.post("queues/mail/groups", url.Values{"group": {"z"}, "do": {"explode"}}).want(400).says("must be pause or resume")
+}
+
 func TestEventPageShowsAttemptsOfAnEvent(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()

@@ -23,6 +23,8 @@ var notices = map[string]string{
 	"queue.placed":  "The queue is placed: new events go there from now on.",
 	"queue.moved":   "Events moved: {n}.",
 	"queue.deleted": "The queue is deleted. Events that went into history as cancelled: {n}.",
+	"group.paused":  "The group is paused: events come in, and none can be claimed.",
+	"group.resumed": "The group is no longer paused or held.",
 	"event.posted":  "Posted the event {n}.",
 
 	"subscription.paused":   "The subscription is paused: it gets nothing until it is resumed.",

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/ui"
@@ -66,6 +67,9 @@ func showQueue(v *visit) (view, error) {
 	if shown.Events, _, err = listOf[client.Event](v.r.Context(), v.api, "/events", "events", url.Values{"queue": {name}, "limit": {"20"}}); err != nil {
 		return view{}, err
 	}
+	if shown.Groups, _, err = listOf[client.Group](v.r.Context(), v.api, "/queues/"+url.PathEscape(name)+"/groups", "groups", url.Values{"sort": {"waiting"}, "limit": {"20"}}); err != nil {
+		return view{}, err
+	}
 	shown.Placement = v.placementOf(v.r.Context(), name)
 	return view{name: "queue", title: name, nav: "queues", isLive: true, body: shown}, nil
 }
@@ -78,6 +82,26 @@ func pauseQueue(v *visit) (string, error) {
 func resumeQueue(v *visit) (string, error) {
 	_, err := v.api.ResumeQueue(v.r.Context(), v.parameter("name"))
 	return did(queuePath(v), "queue.resumed", ""), err
+}
+
+// changeGroup pauses a group of the queue, or has it go on: that ends a hold, too. What else is set for it stays.
+func changeGroup(v *visit) (string, error) {
+	ctx, queue, group := v.r.Context(), v.parameter("name"), v.form.Get("group")
+	g, err := v.api.GetGroup(ctx, queue, group)
+	if err != nil {
+		return "", err
+	}
+	settings, notice := g.Settings(), "group.paused"
+	switch v.form.Get("do") {
+	case "pause":
+		settings.Paused = true
+	case "resume":
+		settings.Paused, settings.HeldUntil, notice = false, time.Time{}, "group.resumed"
+	default:
+		return "", invalid("do", "must be pause or resume")
+	}
+	_, err = v.api.PutGroupIf(ctx, queue, group, settings, g.Version)
+	return did(queuePath(v), notice, ""), err
 }
 
 // queuePath is the path of the page of the queue that the visit is about.

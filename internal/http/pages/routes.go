@@ -41,6 +41,7 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"queues/{name}/move", h.action(moveEvents, askMove))
 	r.Get(Prefix+"queues/{name}/delete", h.page(needs(scopeManage, confirmDeleteQueue)))
 	r.Post(Prefix+"queues/{name}/delete", h.action(deleteQueue, confirmDeleteQueue))
+	r.Post(Prefix+"queues/{name}/groups", h.action(changeGroup, showQueue))
 	r.Post(Prefix+"queues/{name}/post", h.action(postEvent, showQueue))
 
 	r.Get(Prefix+"queues/{name}/events", h.page(showWaitingEvents, withCursor(waitingFields)...))
