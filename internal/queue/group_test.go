@@ -796,6 +796,69 @@ func TestAGroupIsClaimedNoFasterThanItsRate(t *testing.T) {
 	}
 }
 
+// What is released has its token back, and comes before what was admitted ahead for later.
+func TestAReleasedEventIsClaimedAgainBeforeWhatTheRateHasPutOff(t *testing.T) {
+	t.Parallel()
+	for name, burst := range map[string]int{"a burst of one": 1, "a burst of three": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", fmt.Sprintf(`{"rate": {"limit": 1, "period": "1 hour", "burst": %d}}`, burst))
+			ids := b.insertGrouped(t, "q", "a", "a", "a", "a", "a")
+			for range 2 {
+				events := b.claim(t, queue.ClaimParams{Queue: "q", Limit: 5}, burst)
+				leases := make([]queue.Lease, burst)
+				for i, e := range events {
+					if e.ID != ids[i] {
+						t.Errorf("claimed %d as number %d, want %d", e.ID, i, ids[i])
+					}
+					leases[i] = lease(e)
+				}
+				if err := b.Release(t.Context(), leases); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.wantClaimed(t, "q", "after releases", ids[:burst]...)
+			b.wantClaimed(t, "q", "after the burst")
+		})
+	}
+}
+
+// An event with a lower id that is moved into a group in order comes first, unless the admitted one was claimed.
+func TestAnEventThatIsMovedIntoAGroupInOrderTakesItsPlace(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		delay  string
+		nacked bool
+	}{"due": {}, "delayed": {delay: "1 hour"}, "behind one that was claimed": {nacked: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", `{"order": true}`)
+			first := b.insertGrouped(t, "source", "a")[0]
+			second := b.insertGrouped(t, "q", "a")[0]
+			if test.delay != "" {
+				b.exec(t, `update agent.event set vt = now() + $2::interval where id = $1`, first, test.delay)
+			}
+			if test.nacked {
+				b.wantClaimed(t, "q", "before the move", second)
+				b.exec(t, `select agent.nack_event($1, null)`, second)
+			}
+			b.exec(t, `select agent.move_events('source', 'q')`)
+			switch {
+			case test.nacked:
+				b.wantClaimed(t, "q", "after the move", second)
+			case test.delay != "":
+				b.wantClaimed(t, "q", "while the first one is delayed")
+			default:
+				b.wantClaimed(t, "q", "after the move", first)
+				b.exec(t, `select agent.delete_event($1)`, first)
+				b.wantClaimed(t, "q", "after the first one", second)
+			}
+		})
+	}
+}
+
 func TestAGroupInOrderKeepsItsOrderAtItsRate(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -501,10 +501,10 @@ begin
   end if;
   if new.group_key is not null then
     if tg_op = 'INSERT' then
-      new = agent_private.enter_group(new);
+      new = agent_private.enter_group(new, true);
     elsif row(new.queue, new.group_key) is distinct from row(old.queue, old.group_key) then
       new.flow = null;
-      new = agent_private.enter_group(new);
+      new = agent_private.enter_group(new, new.queue <> old.queue);
     end if;
   end if;
   if tg_op = 'UPDATE' and old.group_key is not null and row(new.queue, new.group_key) is distinct from row(old.queue, old.group_key) then

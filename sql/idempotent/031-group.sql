@@ -36,8 +36,9 @@ language sql immutable parallel safe
 return _policy.flow_concurrency is not null or _policy.flow_order or _policy.flow_rate_limit is not null;
 
 -- The event of a group as its row is when it comes into its queue, for the trigger check_event: claimable in a queue where groups need no turn, else waiting, with
--- a wake. One with flow 3 waits and leaves none: its group is locked. A copy of an event for which its group is stopped takes the place of that. Raises QD003 for a key that no group has.
-create or replace function agent_private.enter_group(_event agent.event)
+-- a wake. One with flow 3 waits and leaves none: its group is locked. A copy of an event for which its group is stopped takes the place of that. One that _is_new in its
+-- queue, and has a lower id than the admitted event of a group in order, comes before that unless it was claimed. Raises QD003 for a key that no group has.
+create or replace function agent_private.enter_group(_event agent.event, _is_new boolean)
 returns agent.event
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -46,6 +47,7 @@ declare
   _now timestamptz = clock_timestamp();
   _is_delayed boolean;
   _on_failed text;
+  _is_ordered boolean;
 begin
   if not octet_length(_event.group_key) between 1 and 255 then
     perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
@@ -66,7 +68,7 @@ begin
   if _event.vt > _now and _event.attempts > 0 and _event.nacked_at is null then
     return _event;
   end if;
-  select q.flow_on_failed into _on_failed from agent.queue q where q.name = _event.queue and q.flow_version is not null;
+  select q.flow_on_failed, q.flow_order into _on_failed, _is_ordered from agent.queue q where q.name = _event.queue and q.flow_version is not null;
   if not found then
     return _event;
   elsif _on_failed = 'block' and num_nonnulls(_event.requeued_from, _event.dead_letter_of) > 0 then
@@ -82,6 +84,19 @@ begin
   _event.vt = agent_private.no_turn();
   insert into agent_private.group_wake (queue, key, at, event_id)
   values (_event.queue, _event.group_key, greatest(_event.turn_vt, _now), case when _is_delayed then _event.id end);
+  if _is_ordered and _is_new then
+    with later as
+    ( update agent.event e
+      set flow_version = null
+      where e.ctid = any (array
+      ( select e.ctid from agent.event e
+        where e.queue = _event.queue and e.group_key = _event.group_key and e.flow <= 2 and e.id > _event.id and e.attempts = 0 and e.flow_version is not null
+        for update skip locked
+      ))
+      returning 1
+    )
+    insert into agent_private.group_wake (queue, key, event_id) select _event.queue, _event.group_key, 0 from later l limit 1; -- 0: see withdraw_turns
+  end if;
   return _event;
 end
 $func$;

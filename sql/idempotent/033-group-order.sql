@@ -144,7 +144,8 @@ begin
 end
 $func$;
 
--- Records that the claims of these leased events, which the caller has locked, are undone: so they do not count against the rates of their groups. To be called before they are.
+-- Records that the claims of these leased events, which the caller has locked, are undone: so they do not count against the rates of their groups. To be called before they are. What was admitted
+-- ahead, for later times, has to be admitted again, as what is released comes before it.
 create or replace function agent_private.note_releases(_ids int8[])
 returns void
 language plpgsql volatile
@@ -153,11 +154,29 @@ set enable_seqscan to off
 set jit to off
 as $func$
 begin
-  insert into agent_private.group_claim (queue, key, at, claims)
-  select e.queue, e.group_key, e.claimed[cardinality(e.claimed)], -1
-  from agent.event e
-  join agent.queue q on q.name = e.queue and q.flow_paced
-  where e.id = any (_ids) and e.group_key is not null and e.flow = 2;
+  with released as
+  ( insert into agent_private.group_claim (queue, key, at, claims)
+    select e.queue, e.group_key, e.claimed[cardinality(e.claimed)], -1
+    from agent.event e
+    join agent.queue q on q.name = e.queue and q.flow_paced
+    where e.id = any (_ids) and e.group_key is not null and e.flow = 2
+    returning queue, key
+  )
+  , ahead as
+  ( update agent.event e
+    set flow_version = null
+    where e.ctid = any (array
+    ( select o.place
+      from (select distinct r.queue, r.key from released r) as r
+      cross join lateral
+      ( select e.ctid from agent.event e
+        where e.queue = r.queue and e.group_key = r.key and e.flow = 1 and e.vt > clock_timestamp() and e.flow_version is not null
+        for update skip locked
+      ) as o (place)
+    ))
+    returning e.queue, e.group_key
+  )
+  insert into agent_private.group_wake (queue, key, event_id) select distinct a.queue, a.group_key, 0 from ahead a; -- 0: see withdraw_turns
 end
 $func$;
 
