@@ -232,3 +232,15 @@ func TestBatchThatIsTooLargeForTheServerIsHalved(t *testing.T) {
 	}
 	p.cli("post", "-f", fileOf(t, numbered(1, 2)+`{"text":"`+strings.Repeat(long, 20)+`"}`)).wantError(1, "events.ndjson:3: ")
 }
+
+// What says something of an idempotency key needs one: without it each event would be another one.
+func TestPostRefusesOptionsOfKeysWithoutAKey(t *testing.T) {
+	t.Parallel()
+	p := setupFront(t)
+	for _, option := range [][]string{{"--on-duplicate", "replace"}, {"--key-until", "finished"}, {"--max-wait", "1m"}} {
+		if said := p.cli(append([]string{"post", `{"n":1}`}, option...)...).want(2).stderr; !strings.Contains(said, option[0]+" says what becomes of an idempotency key") {
+			t.Errorf("%s: %s", option[0], said)
+		}
+	}
+	p.cli("post", `{"n":1}`, "--idempotency-key", "k", "--on-duplicate", "replace", "--key-until", "finished", "--max-wait", "1m", "--delay", "1h").want(0)
+}

@@ -73,6 +73,16 @@ func (c *PostCmd) Run(ctx context.Context, env *Env) error {
 	case c.File == "" && fileOnly:
 		return usagef("--key-field, --key-prefix and --skip need --file")
 	}
+	if hasNoKey := c.IdempotencyKey == "" && c.KeyField == "" && c.KeyPrefix == ""; hasNoKey {
+		for _, option := range []struct {
+			flag  string
+			isSet bool
+		}{{"--on-duplicate", c.OnDuplicate != ""}, {"--key-until", c.KeyUntil != ""}, {"--max-wait", c.MaxWait != 0}} {
+			if option.isSet {
+				return usagef("%s says what becomes of an idempotency key: give --idempotency-key, or with --file --key-field or --key-prefix", option.flag)
+			}
+		}
+	}
 	conn, err := c.client()
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ var serviceErrors = []struct {
 	{queue.ErrLeased, EventLeased, "A worker has the event under a lease, and ends it by an ack or a nack. Call again when the lease has ended."},
 	{queue.ErrEnded, EventEnded, "The event has left its queue: GET /events/{id} says with which outcome. POST /history/{id}/requeue inserts it again."},
 
-	{queue.ErrStale, PreconditionFailed, "The current version is none of those in If-Match, or If-None-Match is sent and there is a policy. Get it again, and send its ETag."},
+	{queue.ErrStale, PreconditionFailed, "The current version is none of those in If-Match, or If-None-Match is sent and something is set. Get it again, and send its ETag."},
 
 	{queue.ErrQueueNotFound, QueueNotFound, "The queue has neither a policy nor a push nor an event; history that it may have stays as long as it is kept."},
 	{queue.ErrNotDeclared, QueueNotDeclared, "Nobody has made the queue, and this server takes events for declared queues alone (QUEUED_QUEUES). Make it with PUT /queues/{name}."},
