@@ -16,13 +16,13 @@ import (
 const Record = `
 create schema group_check;
 create table group_check.log
-(seq int8 generated always as identity, at timestamptz, op text, id int8, queue text, key text, attempts int4, vt timestamptz, is_nacked boolean, began timestamptz, tx int8);
+(seq int8 generated always as identity, at timestamptz, op text, id int8, queue text, key text, attempts int4, vt timestamptz, is_nacked boolean, began timestamptz, tx int8, claimed timestamptz);
 create function group_check.record() returns trigger language plpgsql security definer set search_path to pg_catalog as $$
 declare
   r agent.event = case when tg_op = 'DELETE' then old else new end;
 begin
-  insert into group_check.log (at, op, id, queue, key, attempts, vt, is_nacked, began, tx)
-  values (clock_timestamp(), tg_op, r.id, r.queue, coalesce(r.group_key, ''), r.attempts, r.vt, r.nacked_at is not null, statement_timestamp(), txid_current());
+  insert into group_check.log (at, op, id, queue, key, attempts, vt, is_nacked, began, tx, claimed)
+  values (clock_timestamp(), tg_op, r.id, r.queue, coalesce(r.group_key, ''), r.attempts, r.vt, r.nacked_at is not null, statement_timestamp(), txid_current(), r.claimed[cardinality(r.claimed)]);
   return null;
 end $$;
 create trigger record after insert or update or delete on agent.event for each row execute function group_check.record();

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/queued/queued/internal/grouptest"
 	"github.com/queued/queued/internal/pgtest"
 )
 
@@ -51,21 +52,11 @@ var limitedQueues = []limitedQueue{
 	{name: "paced", flow: `{"rate": {"limit": 20, "period": "1 s"}, "order": true}`, groups: 5, concurrency: 1, order: true, rate: 20, burst: 1},
 }
 
+// groupRecorder adds to the record what becomes of groups that stop, and what the load knows.
 const groupRecorder = `
-create schema group_check;
-create table group_check.log
-(seq int8 generated always as identity, at timestamptz, op text, id int8, queue text, key text, attempts int4, vt timestamptz, is_nacked boolean, began timestamptz, tx int8, claimed timestamptz);
 create table group_check.posted (tx int8, at timestamptz); -- transactions that a poster knows to be committed
 create table group_check.block (seq int8 generated always as identity, at timestamptz, queue text, key text, copy int8, is_gone boolean);
 create table group_check.change (at timestamptz, queue text, key text, what text, value text);
-create function group_check.record() returns trigger language plpgsql set search_path to pg_catalog as $$
-declare
-  r agent.event = case when tg_op = 'DELETE' then old else new end;
-begin
-  insert into group_check.log (at, op, id, queue, key, attempts, vt, is_nacked, began, tx, claimed)
-  values (clock_timestamp(), tg_op, r.id, r.queue, coalesce(r.group_key, ''), r.attempts, r.vt, r.nacked_at is not null, statement_timestamp(), txid_current(), r.claimed[cardinality(r.claimed)]);
-  return null;
-end $$;
 create function group_check.record_block() returns trigger language plpgsql set search_path to pg_catalog as $$
 declare
   r agent_private.group_block = case when tg_op = 'DELETE' then old else new end;
@@ -74,7 +65,6 @@ begin
   return null;
 end $$;
 create trigger record after insert or update or delete on agent_private.group_block for each row execute function group_check.record_block();
-create trigger record after insert or update or delete on agent.event for each row execute function group_check.record();
 `
 
 // groupLoad is a load on limited queues.
@@ -414,7 +404,7 @@ func runGroupLoad(t *testing.T, events int, breakage ...string) []string {
 	url := pgtest.New(t).URL
 	l := &groupLoad{t: t, url: url, sql: pgtest.Connect(t, url), seed: uint64(time.Now().UnixNano()), stop: make(chan struct{}), end: make(chan struct{})}
 	t.Logf("seed %d", l.seed)
-	for _, statement := range append([]string{groupRecorder}, breakage...) {
+	for _, statement := range append([]string{grouptest.Record, groupRecorder}, breakage...) {
 		if _, err := l.sql.Exec(t.Context(), statement); err != nil {
 			t.Fatalf("%v: %s", err, statement)
 		}
@@ -482,60 +472,19 @@ func runGroupLoad(t *testing.T, events int, breakage ...string) []string {
 	return l.faults
 }
 
-// leaseSpan is a lease as the record has it.
-type leaseSpan struct {
-	queue, key string
-	from, to   time.Time
-}
-
 // verify checks the record.
 func (l *groupLoad) verify() {
-	rows, err := l.sql.Query(l.t.Context(), `select at, op, id, queue, key, attempts, vt, is_nacked from group_check.log order by id, seq`)
+	leases, err := grouptest.Leases(l.t.Context(), l.sql)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	byGroup := map[[2]string][]*leaseSpan{}
-	byQueue := map[string][]*leaseSpan{}
-	var (
-		at, vt              time.Time
-		op, queue, key      string
-		id, lastID          int64
-		attempts, attempted int
-		isNacked            bool
-		running             *leaseSpan
-		n                   int
-	)
-	endAt := func(at time.Time) {
-		if running != nil && running.to.After(at) {
-			running.to = at
-		}
-		running = nil
-	}
-	if _, err := pgx.ForEachRow(rows, []any{&at, &op, &id, &queue, &key, &attempts, &vt, &isNacked}, func() error {
-		if id != lastID {
-			running, attempted, lastID = nil, 0, id
-		}
-		switch {
-		case op == "DELETE":
-			endAt(at)
-		case attempts > attempted:
-			endAt(at)
-			running = &leaseSpan{queue, key, at, vt} // claimed is when the claim began, before it saw which slots were free
-			byGroup[[2]string{queue, key}] = append(byGroup[[2]string{queue, key}], running)
-			byQueue[queue] = append(byQueue[queue], running)
-			n++
-		case attempts < attempted, isNacked:
-			endAt(at)
-		case running != nil && vt.After(running.to): // extended
-			running.to = vt
-		}
-		attempted = attempts
-		return nil
-	}); err != nil {
-		l.t.Fatal(err)
+	byGroup, byQueue := map[[2]string][]*grouptest.Lease{}, map[string][]*grouptest.Lease{}
+	for _, lease := range leases {
+		byGroup[[2]string{lease.Queue, lease.Group}] = append(byGroup[[2]string{lease.Queue, lease.Group}], lease)
+		byQueue[lease.Queue] = append(byQueue[lease.Queue], lease)
 	}
 	for _, q := range limitedQueues {
-		if most, when := mostAtOnce(byQueue[q.name]); q.total > 0 && most > q.total {
+		if most, when := grouptest.MostAtOnce(byQueue[q.name]); q.total > 0 && most > q.total {
 			l.fault("%d leases of the queue %s at once at %s, the limit is %d", most, q.name, when, q.total)
 		}
 		l.t.Logf("%s: %d claims", q.name, len(byQueue[q.name]))
@@ -550,7 +499,7 @@ func (l *groupLoad) verify() {
 		if of[1] == "" {
 			continue
 		}
-		if most, when := mostAtOnce(spans); q.concurrency > 0 && most > q.concurrency {
+		if most, when := grouptest.MostAtOnce(spans); q.concurrency > 0 && most > q.concurrency {
 			l.fault("%d leases of the group %s of %s at once at %s, the limit is %d", most, of[1], q.name, when.Format(time.RFC3339Nano), q.concurrency)
 		}
 		for _, s := range spans {
@@ -558,8 +507,8 @@ func (l *groupLoad) verify() {
 				l.checkChanged(of[1], s, spans, limits)
 			}
 			for _, p := range paused {
-				if q.name == "held" && p.key == of[1] && s.from.After(p.from.Add(20*time.Millisecond)) && s.from.Before(p.to) {
-					l.fault("the group %s was claimed %s before its pause ended", of[1], p.to.Sub(s.from))
+				if q.name == "held" && p.key == of[1] && s.From.After(p.from.Add(20*time.Millisecond)) && s.From.Before(p.to) {
+					l.fault("the group %s was claimed %s before its pause ended", of[1], p.to.Sub(s.From))
 				}
 			}
 		}
@@ -654,28 +603,6 @@ func (l *groupLoad) checkRates() {
 	}
 }
 
-// mostAtOnce returns the highest number of leases that share an instant.
-func mostAtOnce(spans []*leaseSpan) (most int, when time.Time) {
-	type edge struct {
-		at time.Time
-		by int
-	}
-	var edges []edge
-	for _, s := range spans {
-		if s.from.Before(s.to) {
-			edges = append(edges, edge{s.from, 1}, edge{s.to, -1})
-		}
-	}
-	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.by, b.by)) })
-	live := 0
-	for _, e := range edges {
-		if live += e.by; live > most {
-			most, when = live, e.at
-		}
-	}
-	return most, when
-}
-
 // limitInForce is a limit of the queue that changes: it came into force between from and to.
 type limitInForce struct {
 	from, to time.Time
@@ -705,30 +632,36 @@ func (l *groupLoad) limitsOfChanging() []limitInForce {
 }
 
 // checkChanged checks a claim against the limits that were in force while it may have been made: it was made within a second.
-func (l *groupLoad) checkChanged(key string, s *leaseSpan, spans []*leaseSpan, limits []limitInForce) {
+func (l *groupLoad) checkChanged(key string, s *grouptest.Lease, spans []*grouptest.Lease, limits []limitInForce) {
 	most := 0
 	for i, limit := range limits {
 		until := time.Now()
 		if i+1 < len(limits) {
 			until = limits[i+1].to
 		}
-		if !limit.from.After(s.from) && until.After(s.from.Add(-time.Second)) {
+		if !limit.from.After(s.From) && until.After(s.From.Add(-time.Second)) {
 			most = max(most, limit.most)
 		}
 	}
 	live := 0
 	for _, o := range spans {
-		if !o.from.After(s.from) && o.to.After(s.from) {
+		if !o.From.After(s.From) && o.To.After(s.From) {
 			live++
 		}
 	}
 	if live > most {
-		l.fault("%d leases of the group %s of changing at once at %s, the limit was %d", live, key, s.from.Format(time.RFC3339Nano), most)
+		l.fault("%d leases of the group %s of changing at once at %s, the limit was %d", live, key, s.From.Format(time.RFC3339Nano), most)
 	}
 }
 
+// A pause is when a group was paused.
+type pause struct {
+	key      string
+	from, to time.Time
+}
+
 // pauses returns when groups were paused.
-func (l *groupLoad) pauses() (paused []leaseSpan) {
+func (l *groupLoad) pauses() (paused []pause) {
 	rows, err := l.sql.Query(l.t.Context(), `select at, key, what from group_check.change where queue = 'held' order by at`)
 	if err != nil {
 		l.t.Fatal(err)
@@ -738,7 +671,7 @@ func (l *groupLoad) pauses() (paused []leaseSpan) {
 	var key, what string
 	if _, err := pgx.ForEachRow(rows, []any{&at, &key, &what}, func() error {
 		if from, isPaused := since[key]; what == "resume" && isPaused {
-			paused = append(paused, leaseSpan{key: key, from: from, to: at})
+			paused = append(paused, pause{key, from, at})
 			delete(since, key)
 		} else if what == "pause" {
 			since[key] = at

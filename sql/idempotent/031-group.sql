@@ -577,7 +577,11 @@ begin
   end if;
   _keys = array
   ( select k.key
-    from (select w.key, w.at from agent_private.group_wake w where w.queue = _queue and w.at <= _now and w.key <> '' order by w.at limit _limit) as k
+    from
+    ( (select w.key, w.at from agent_private.group_wake w where w.queue = _queue and w.at <= _now and w.key <> '' order by w.at limit _limit)
+      union all
+      (select w.key, w.at from agent_private.group_wake w where w.queue = _queue and w.hold_until is not null limit _limit) -- put off or not: nothing of them may be claimed
+    ) as k
     group by k.key
     order by min(k.at)
   );
@@ -595,7 +599,7 @@ begin
         cross join lateral
         ( select w.ctid
           from agent_private.group_wake w
-          where w.queue = _queue and w.key = k.key and w.at <= _now
+          where w.queue = _queue and w.key = k.key and (w.at <= _now or w.hold_until is not null)
           order by w.queue, w.key
           limit 1000000 -- not merged into the join, which might search all wakes for each key
           for update skip locked
@@ -626,7 +630,7 @@ begin
       cross join lateral
       ( select w.ctid
         from agent_private.group_wake w
-        where w.queue = _queue and w.key = k.key and w.at <= _now
+        where w.queue = _queue and w.key = k.key and (w.at <= _now or w.hold_until is not null)
         order by w.queue, w.key
         limit 1000000
         for update skip locked

@@ -26,7 +26,11 @@ begin
       return 0;
     end if;
   end if;
-  if _is_grouped and exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp()) then
+  if _is_grouped
+    and ( exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp())
+      or exists (select from agent_private.group_wake w where w.queue = _queue and w.hold_until is not null)
+    )
+  then
     if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '') then -- those that the claim would pass over go before others
       perform agent_private.wake_stale_groups(_queue, null, null, interval '1 hour');
     end if;
