@@ -149,6 +149,9 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]string, error) {
 	}
 	l := d.look(ctx, host)
 	if !l.isDone() {
+		if err := ctx.Err(); err != nil { // which the timer might hide
+			return nil, err
+		}
 		wait := time.NewTimer(time.Until(l.began.Add(d.timeout)))
 		defer wait.Stop()
 		select {
