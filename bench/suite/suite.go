@@ -165,6 +165,7 @@ var workloadParts = []workload{
 	{"fanout", "a log of 100,000 events delivered into queues", "fanout", false},
 	{"catchup", "a log of 300,000 events read from its beginning", "catchup", false},
 	{"stream", "how soon a stream has what is published, 1,000 streams that get all of it, and the memory of 10,000", "stream", true},
+	{"flow", "what limits and the order of groups cost, beside events of no group", "flow --before 20s --hold 60s", true},
 	{"memory", "resident memory under full load, and with many waiting claims", "memory", true},
 }
 
