@@ -37,6 +37,8 @@ func TestEachFormWorksWithoutScripts(t *testing.T) {
 	p.request(t, "POST", "/queues/slow/purge", "")
 	p.request(t, "POST", "/redrives", `{"filter":{"queue":"slow"},"to":"other","rate":0.01}`)
 	p.request(t, "PUT", "/queues/elsewhere", `{}`)
+	p.request(t, "PUT", "/queues/grouped", `{"flow":{"concurrency":1}}`)
+	p.request(t, "POST", "/events?queue=grouped&group=a", `{}`)
 
 	b := openTab(t, "http://"+p.address)
 	b.look(360, "dark")
@@ -80,6 +82,7 @@ func TestEachFormWorksWithoutScripts(t *testing.T) {
 	send("login", "login", "1 problem", "key", adminKey)
 	send("queues/mail", "mail/pause", "The queue is paused")
 	send("", "mail/resume", "no longer paused")
+	send("queues/grouped", "grouped/groups", "The group is paused")
 	send("queues/mail", "mail/post", "must be JSON", "event", "{")
 	send("", "mail/post", "Posted the event", "event", `{"n":1}`, "type", "mail.welcome", "delay", "5m")
 	send("queues/mail/policy", "mail/policy", "Validation failed", "max_attempts", "many")
