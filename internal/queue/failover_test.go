@@ -341,6 +341,17 @@ func TestIDsMoveAheadWhereTheServerMayBeAnother(t *testing.T) {
 	}
 }
 
+// A keyed insert draws its ids before it inserts anything.
+func TestIDsMoveAheadBeforeAKeyedInsertDrawsItsOwn(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Connect(t, pgtest.New(t).URL)
+	before := pgtest.Query[int64](t, conn, `select agent.insert_event('{}', _key => 'first')`)
+	pgtest.Query[string](t, conn, `select setval('agent.server_timeline', 77)::text || setval('agent.server_mark', 1)`)
+	if after := pgtest.Query[int64](t, conn, `select agent.insert_event('{}', _key => 'second')`); after-before < 1<<20 {
+		t.Errorf("the first id is %d after %d", after, before)
+	}
+}
+
 // TestReadyEventsAreClaimableWhenTheClockWasSetBack has the database remember a later time than it is, as after its server's clock was set back.
 // internal/faults sets a clock back while processes run.
 func TestReadyEventsAreClaimableWhenTheClockWasSetBack(t *testing.T) {

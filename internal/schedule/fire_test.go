@@ -629,3 +629,25 @@ func TestPruningKeepsOccurrencesThatAChangeOfZoneCouldBringBack(t *testing.T) {
 		t.Errorf("a short retention: %v", err)
 	}
 }
+
+// After a failover the ids move ahead before a schedule fires: it draws those of its events before it inserts them.
+func TestSchedulesGiveOutNoIDsThatAFailoverHasLost(t *testing.T) {
+	t.Parallel()
+	for name, fire := range map[string]string{
+		"a run by hand": `select agent.run_schedule(id) from agent.schedule where id = $1`,
+		"a firing that is due": `select agent_service.fire_schedules(array[id], array[next_local], array[next_at], '{fired}', array[id], array[next_local], array[next_at + '1 h'::interval])
+			from agent.schedule where id = $1`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := setup(t)
+			s := env.create(t, hourly("UTC"))
+			before := pgtest.Query[int64](t, env.sql, `select last_value from agent.event_id_seq`)
+			env.exec(t, `select setval('agent.server_timeline', 77), setval('agent.server_mark', 1)`)
+			env.exec(t, fire, s.ID)
+			if after := pgtest.Query[int64](t, env.sql, `select max(id) from agent.event`); after-before < 1<<20 {
+				t.Errorf("the event has the id %d, after %d", after, before)
+			}
+		})
+	}
+}

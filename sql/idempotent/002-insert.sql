@@ -712,9 +712,7 @@ begin
   -- Before their texts are compared.
   perform agent_private.check_json('event', e.event) from unnest(_events) as e (event) where agent_private.new_json_size(e.event) is null;
 
-  if agent_private.server_mark() <> (select s.last_value from agent.server_mark s) then -- as check_server does, which comes with the statement that inserts: too late for the ids
-    perform agent_private.advance_sequences();
-  end if;
+  perform agent_private.check_sequences();
   select array_agg(n.queue), array_agg(n.key), array_agg(n.scoped_key), array_agg(n.fingerprint), array_agg(nextval('agent.event_id_seq')), bool_or(n.is_replacing)
   into _queues, _keys, _scoped_keys, _fingerprints, _new_ids, _is_replacing
   from

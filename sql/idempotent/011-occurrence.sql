@@ -150,6 +150,7 @@ declare
   _nominal_at timestamp[];
   _for timestamptz[];
 begin
+  perform agent_private.check_sequences();
   with made as
   ( insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, event_id, topic, fired_at, status, reason)
     select n.schedule_id, n.nominal_at, n.scheduled_for
@@ -273,12 +274,16 @@ declare
   _s agent.schedule = agent_private.lock_schedule(_id, _queues => _queues, _topics => _topics);
   _now timestamptz = clock_timestamp();
   _nominal timestamp;
-  _event int8 = case when _s.topic is null then nextval(pg_get_serial_sequence('agent.event', 'id')) end;
+  _event int8;
 begin
   if _s.status = 'cancelled' then
     perform agent_private.raise_schedule_ended(_s);
   end if;
   perform agent_private.check_zone_known(_s.zone);
+  if _s.topic is null then
+    perform agent_private.check_sequences();
+    _event = nextval(pg_get_serial_sequence('agent.event', 'id'));
+  end if;
   loop
     _nominal = agent_private.local_time(_now, _s.zone);
     insert into agent.occurrence (schedule_id, nominal_at, is_manual, scheduled_for, event_id, topic, fired_at, status)

@@ -238,6 +238,19 @@ begin
 end
 $func$;
 
+-- What check_server does, for those who draw ids before the statement that inserts what has them: its trigger comes too late for these.
+create or replace function agent_private.check_sequences()
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if agent_private.server_mark() <> (select s.last_value from agent.server_mark s) then
+    perform agent_private.advance_sequences();
+  end if;
+end
+$func$;
+
 -- Trigger before the statements that give out ids, whoever sends them: calls advance_sequences where server_mark has changed.
 create or replace function agent_private.check_server()
 returns trigger

@@ -513,6 +513,7 @@ begin
   elsif _is_dry_run then
     return _subscription.id;
   end if;
+  perform agent_private.check_sequences();
   _id = nextval(pg_get_serial_sequence('agent.subscription', 'id'));
   insert into agent.subscription_replay (id, subscription, until) values (_id, _subscription.id, _until);
   insert into agent.subscription_position (reader, number, position, token, epoch, gaps) values (_id, agent_private.next_version(0), _from, 0, 1, 0);
