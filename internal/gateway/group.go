@@ -44,9 +44,12 @@ func (g *Gateway) toGroup(c *call, r *http.Request, isUse bool) error {
 		return nil
 	}
 	c.queue = queue
-	p, err := g.placed(queue)
+	var p *placement
+	var err error
 	if isUse {
 		p, err = g.place(c, r, queue)
+	} else {
+		p, err = g.placed(queue)
 	}
 	if err == nil && p != nil {
 		c.target, err = g.groupCell(p, pathValue(r, "group"))

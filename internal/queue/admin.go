@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -97,7 +96,7 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 // putInterval puts a duration into an object as PostgreSQL reads it.
 func putInterval(object map[string]any, name string, d *time.Duration) {
 	if d != nil {
-		object[name] = strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
+		object[name] = interval(*d)
 	}
 }
 

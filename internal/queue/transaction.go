@@ -434,7 +434,7 @@ func (e *InsertParams) options() *string {
 		MaxWait     string          `json:"max_wait,omitempty"`
 	}{
 		e.Type, e.Source, e.Priority, e.IdempotencyKey, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource, e.Group,
-		e.KeyUntil, interval(e.MaxWait),
+		e.KeyUntil, intervalIfAny(e.MaxWait),
 	})
 	if err != nil { // a time that JSON has no way to write, or metadata that is not JSON
 		_, noEventTS := json.Marshal(e.EventTS)
@@ -455,15 +455,19 @@ func (e *InsertParams) keyFor() string {
 	if e.IdempotencyKey == "" {
 		return ""
 	}
-	return interval(e.KeyFor)
+	return intervalIfAny(e.KeyFor)
 }
 
-// interval is a duration as PostgreSQL reads an interval; empty: zero.
+// interval is a duration as PostgreSQL reads an interval, and intervalIfAny is empty for zero.
 func interval(d time.Duration) string {
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
+}
+
+func intervalIfAny(d time.Duration) string {
 	if d == 0 {
 		return ""
 	}
-	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " seconds"
+	return interval(d)
 }
 
 // untimed is the time of an attempt that did not end with this ack.
