@@ -74,6 +74,7 @@ func cellFailedOver(t *testing.T, b build, l *ledger, rounds int) {
 			pair.Rejoin()
 		}
 	}
+	d.awaitInserts(20) // by the promoted one, whose ids are what this is about
 	d.finish(pair.Primary.AdminURL())
 	l.mu.Lock()
 	defer l.mu.Unlock()
