@@ -170,12 +170,26 @@ func (b *tab) submit(suffix string) {
 	b.press(`form[action$="` + suffix + `"] button:not([formaction])`)
 }
 
+// click clicks at an element. A live part may be replaced between the search for it and the click: then that is made at what is there now.
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	for {
+		err := chromedp.Do(b.ctx, chromedp.Click(chromedp.CSS(selector)))
+		if err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), "Could not find node with given id") {
+			b.t.Fatal(err)
+		}
+	}
+}
+
 // press clicks at what leads to another page, and waits for that.
 func (b *tab) press(selector string) {
 	b.t.Helper()
 	evaluate[any](b.ctx, b.t, `window.isOld = true; []`)
 	b.await(`document.querySelector(` + strconv.Quote(selector) + `) !== null`)
-	b.do(chromedp.Click(chromedp.CSS(selector)))
+	b.click(selector)
 	b.await(`window.isOld === undefined && document.readyState === "complete"`)
 }
 
