@@ -256,10 +256,11 @@ func (*Flow) finish(ctx context.Context, s *session, srv *server, queue string, 
 	return err
 }
 
-// workOn is a client that claims events one by one, waiting for them, and acks them.
+// workOn is a client that claims events one by one, waiting for them, and acks them. It ends with a whole cycle: the lease of a claim that is cut off may stay, and stop a group.
 func workOn(srv *server, queue string) cycle {
 	claim := srv.target.ClaimRequest(queue, 1, "", time.Second)
 	return func(ctx context.Context, c *load.Client) {
+		ctx = context.WithoutCancel(ctx)
 		if leases, _ := c.Claim(ctx, claim); len(leases) > 0 {
 			c.Ack(ctx, leases[0])
 		}
