@@ -33,7 +33,7 @@ func policy(ctx context.Context, p *pools, from string, args ...any) (Policy, er
 	c, err := shortCall(ctx, p, pg.CollectOne[columns], `
 		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at, delay, wait, group_from,
 			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, dead_letter_queue as dead_letters,
-			flow_concurrency, flow_total, flow_order, flow_on_failed,
+			flow_concurrency, flow_total, flow_order, flow_on_failed, flow_fair,
 			flow_rate_limit as rate_limit, flow_rate_period as rate_period, flow_rate_burst as rate_burst
 		from `+from, args...)
 	if c.BackoffKind != nil {
@@ -66,7 +66,7 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 		object["dead_letter"] = map[string]string{"queue": p.DeadLetter.Queue}
 	}
 	if p.Flow != nil {
-		object["flow"] = map[string]any{"concurrency": p.Flow.Concurrency, "total": p.Flow.Total, "order": p.Flow.Order, "on_failed": p.Flow.OnFailed, "rate": p.Flow.Rate.object()}
+		object["flow"] = map[string]any{"concurrency": p.Flow.Concurrency, "total": p.Flow.Total, "order": p.Flow.Order, "on_failed": p.Flow.OnFailed, "rate": p.Flow.Rate.object(), "fair": p.Flow.Fair}
 	}
 	if b := p.Backoff; b != nil {
 		backoff := map[string]any{"kind": b.Kind, "jitter": b.Jitter}

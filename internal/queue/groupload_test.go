@@ -50,6 +50,9 @@ var limitedQueues = []limitedQueue{
 	{name: "strict", flow: `{"order": true, "on_failed": "block"}`, groups: 5, concurrency: 1, order: true, blocks: true},
 	{name: "rated", flow: `{"rate": {"limit": 10, "period": "1 s", "burst": 2}, "concurrency": 4}`, groups: 5, concurrency: 4, rate: 10, burst: 2},
 	{name: "paced", flow: `{"rate": {"limit": 20, "period": "1 s"}, "order": true}`, groups: 5, concurrency: 1, order: true, rate: 20, burst: 1},
+	{name: "turns", flow: `{"fair": true}`, groups: 5},
+	{name: "slots", flow: `{"fair": true, "concurrency": 2}`, groups: 5, concurrency: 2},
+	{name: "steps", flow: `{"fair": true, "order": true, "rate": {"limit": 20, "period": "1 s"}}`, groups: 5, concurrency: 1, order: true, rate: 20, burst: 1},
 }
 
 // groupRecorder adds to the record what becomes of groups that stop, and what the load knows.
@@ -446,7 +449,7 @@ func runGroupLoad(t *testing.T, events int, breakage ...string) []string {
 		l.fault("ending the pauses: %v", err)
 	}
 	left, before, since := int64(-1), int64(-1), time.Now()
-	for left != 0 && time.Since(since) < 5*time.Second {
+	for left != 0 && time.Since(since) < 20*time.Second {
 		sleep(chaos, 100*time.Millisecond)
 		if _, err := l.sql.Exec(t.Context(), unblockAll); err != nil {
 			l.fault("ending the blocks: %v", err)
@@ -461,6 +464,12 @@ func runGroupLoad(t *testing.T, events int, breakage ...string) []string {
 		l.fault("%d events are left: %s", left, pgtest.Query[string](t, l.sql, `
 			select coalesce(string_agg(format('%s in state %s of %s, due since %s', n, coalesce(flow::text, 'null'), queue, due), '; ' order by queue), 'none now') from
 			(select queue, flow, count(*) as n, min(coalesce(turn_vt, vt)) as due from agent.event group by 1, 2) as e`))
+		t.Log("what there is of them: ", pgtest.Query[string](t, l.sql, `
+			select json_build_object('at', clock_timestamp()
+			, 'events', (select json_agg(to_jsonb(e) - 'event') from (select * from agent.event order by id limit 20) e)
+			, 'groups', (select json_agg(g) from agent.queue_group g where (g.queue, g.key) in (select e.queue, e.group_key from agent.event e))
+			, 'blocks', (select json_agg(b) from agent_private.group_block b), 'wakes', (select json_agg(w) from agent_private.group_wake w)
+			, 'sessions', (select json_agg(json_build_object('state', a.state, 'xact', a.xact_start, 'query', left(a.query, 200))) from pg_stat_activity a where a.datname = current_database()))::text`))
 	}
 	if _, err := l.sql.Exec(t.Context(), `select pg_stat_clear_snapshot()`); err != nil {
 		t.Fatal(err)

@@ -360,6 +360,7 @@ type Flow struct {
 	Order       bool      `db:"flow_order"`       // of a group, only the first unfinished event can be claimed, by id
 	OnFailed    *OnFailed `db:"flow_on_failed"`   // of groups in order; nil: ContinueOnFailed, or there is no order
 	Rate        *Rate     `db:"-"`                // of the claims of each group; nil: any number
+	Fair        bool      `db:"flow_fair"`        // groups take turns, the least recently served one first; events without a group are one
 }
 
 // Rate limits how many events of a group are claimed in any window of time: Burst, and Limit more in each Period. Retries count; claims that are released do not, unless there was a later one.

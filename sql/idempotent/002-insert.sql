@@ -110,6 +110,8 @@ begin
   perform agent_private.unreserved_queue(_queue);
   if agent_private.has_verified_source(_meta) then
     perform agent_private.raise_if_verified(_meta);
+  elsif _group = '' then
+    perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
   end if;
   if _delay is not null or _vt is not null then
     perform agent_private.check_event_times(array[_delay], array[_vt]);
@@ -137,12 +139,12 @@ begin
     from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null) a;
   else
     if _delay is null and _vt is null or _group is null then
-      select q.delay, q.group_from into _policy from agent.queue q where q.name = coalesce(_queue, 'default');
+      select q.delay, q.group_from, q.flow_fair into _policy from agent.queue q where q.name = coalesce(_queue, 'default');
       if _delay is null and _vt is null then
         _delay = _policy.delay;
       end if;
-      if _group is null and _policy.group_from is not null then
-        _group = agent_private.group_at(_event, _policy.group_from);
+      if _group is null and (_policy.group_from is not null or _policy.flow_fair) then
+        _group = agent_private.default_group(_event, _policy.group_from, _policy.flow_fair);
       end if;
     end if;
     insert into agent.event overriding user value -- the id is the sequence's
@@ -217,7 +219,7 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
-  _has_defaults boolean = exists (select from agent.queue q where q.delay is not null or q.group_from is not null); -- for events that do not say so themselves
+  _has_defaults boolean = exists (select from agent.queue q where q.delay is not null or q.group_from is not null or q.flow_fair); -- for events that do not say so themselves
   _is_grouped boolean = false;
   _requested jsonb[] = _options;
 begin
@@ -234,7 +236,9 @@ begin
     _leases = agent_private.leases_on_arrival(_queues, _leases, _delays, _options, _requested);
   end if;
   if _options is not null then
-    perform agent_private.check_event_options(_options);
+    if _requested is not null then
+      perform agent_private.check_event_options(_requested);
+    end if;
     if _delays is not null or _vts is not null then
       perform agent_private.check_order(_queues, _delays, _vts, _options);
     end if;
@@ -307,7 +311,7 @@ begin
 end
 $func$;
 
--- The options of events: with the groups that the policies of their queues find in those that have none.
+-- The options of events: with the groups that those have by the policies of their queues that come without one.
 create or replace function agent_private.default_groups(_events jsonb[], _queues text[], _options jsonb[])
 returns jsonb[]
 language plpgsql volatile
@@ -316,15 +320,15 @@ as $func$
 begin
   if not exists
   ( select from unnest(_events, _queues) as n (event, queue)
-    join agent.queue q on q.name = coalesce(n.queue, 'default') and q.group_from is not null
+    join agent.queue q on q.name = coalesce(n.queue, 'default') and (q.group_from is not null or q.flow_fair)
   ) then
     return _options;
   end if;
   return array
   ( select case when g.key is null then n.option else coalesce(n.option, '{}') || jsonb_build_object('group', g.key) end
     from unnest(_events, _queues, _options) with ordinality as n (event, queue, option, ord)
-    left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.group_from is not null and n.option ->> 'group' is null
-    cross join lateral (values (agent_private.group_at(n.event, q.group_from))) as g (key)
+    left join agent.queue q on q.name = coalesce(n.queue, 'default') and (q.group_from is not null or q.flow_fair) and n.option ->> 'group' is null
+    cross join lateral (values (agent_private.default_group(n.event, q.group_from, q.flow_fair))) as g (key)
     order by n.ord
   );
 end
@@ -360,6 +364,12 @@ begin
   return case when octet_length(_text) between 1 and 255 then _text end;
 end
 $func$;
+
+-- The group of an event that comes without one, by the policy of its queue: what is in the payload at group_from, or else '' where groups take turns; null: none. Inlined.
+create or replace function agent_private.default_group(_event jsonb, _group_from text, _is_fair boolean)
+returns text
+language sql immutable parallel safe
+return coalesce(case when _group_from is not null then agent_private.group_at(_event, _group_from) end, case when _is_fair then '' end);
 
 -- A JSON pointer to something in a payload; null for null. Raises QD003 with the _detail.
 create or replace function agent_private.check_pointer
@@ -419,7 +429,7 @@ begin
   select q.name, n.vt into _queue, _vt
   from unnest(_queues, _delays, _vts, _options) as n (queue, delay, vt, option)
   join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_order
-  where n.option ->> 'group' is not null and (n.delay > interval '0' or n.vt > clock_timestamp())
+  where n.option ->> 'group' <> '' and (n.delay > interval '0' or n.vt > clock_timestamp())
   limit 1;
   if found then
     perform agent_private.raise_invalid(case when _vt is null then 'delay' else 'vt' end, 'must not be given for an event of a group in the queue ' || _queue || ', which keeps the order of groups');
@@ -724,7 +734,7 @@ begin
     order by n.ord
   ) as n;
 
-  if exists (select from agent.queue q where q.delay is not null or q.group_from is not null) then
+  if exists (select from agent.queue q where q.delay is not null or q.group_from is not null or q.flow_fair) then
     _resolved_delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
     _resolved_options = agent_private.default_groups(_events, _queues, _options);
   end if;

@@ -18,7 +18,7 @@
 -- them. An event that nobody can read is not claimed, but goes into history as failed.
 --
 -- A claim that comes up short in a queue with limits looks once for more, see agent_private.look_for_more; _is_again says that it has. _is_noted says that the caller records the claims of a queue
--- with rates, see agent_private.note_claims.
+-- with rates, or where groups take turns: see agent_private.note_claims.
 --
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
 -- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
@@ -69,6 +69,9 @@ declare
   _flow_version int8; -- null: events of groups need no turn
   _total int4;
   _is_paced boolean;
+  _is_fair boolean;
+  _looked boolean = false; -- for more
+  _noted int8; -- what was admitted as claims were recorded
   _policy_max_attempts int4;
   _policy_invisible_for interval;
   _has_unchecked boolean; -- there are events that were not checked when they were written
@@ -96,24 +99,25 @@ begin
     perform agent_private.raise_invalid('order', 'must be fifo or random');
   end if;
   if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane and the policy in one statement, which is cheaper than two
-    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, l.priority
+    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, q.flow_fair, l.priority
     , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
-    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _lane, _has_unchecked
+    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair, _lane, _has_unchecked
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue
     left join lateral (select e.priority from agent.event e where e.queue = a.queue order by e.priority limit 1) as l on true;
   else
-    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced
+    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, q.flow_fair
     , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
-    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _has_unchecked
+    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair, _has_unchecked
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue;
   end if;
   if _paused then
     return;
   elsif _is_paced and not _is_noted then
-    for _round in 1 .. 2 loop
+    loop
       _keys = '{}';
+      _noted = 0;
       for id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from, type, source, priority, key, max_attempts, expires_at, worker, past_attempts
         , occurrence, meta, publication, claim_token, text_size, dead_letter_of, prior_vt, slot, group_key
       in
@@ -131,12 +135,16 @@ begin
         end if;
       end loop;
       if _keys <> '{}' then -- before anything more is admitted
-        perform agent_private.note_claims(_queue, _keys, _now);
+        _noted = agent_private.note_claims(_queue, _keys, _now, case when _is_fair then _limit else 0 end);
       end if;
-      exit when _limit = 0 or _round = 2 or not agent_private.look_for_more(_queue, _limit, _lanes, _watermarks, _types, _exclude_ids);
-      _lanes = null;
-      _lane_types = null;
-      _watermarks = null;
+      exit when _limit = 0;
+      if not _is_fair or _noted = 0 then -- else there are more events of these groups
+        exit when _looked or not agent_private.look_for_more(_queue, _limit, _lanes, _watermarks, _types, _exclude_ids);
+        _looked = true;
+        _lanes = null;
+        _lane_types = null;
+        _watermarks = null;
+      end if;
       _hashes = null;
     end loop;
     return;
@@ -153,7 +161,12 @@ begin
   end if;
   _max_attempts = coalesce(_policy_max_attempts, _max_attempts, 3);
   _invisible_for = coalesce(_invisible_for, agent_private.bounded_lease(_policy_invisible_for), interval '10 minutes');
-  if cardinality(_types) > 0 then
+  if _is_fair then
+    return query
+    select t.*
+    from agent_private.claim_in_turns(_queue, _limit, _max_attempts, _invisible_for, _types, _exclude_ids, _workers, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null) t;
+    return;
+  elsif cardinality(_types) > 0 then
     return query
     select t.*
     from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null, _is_paced) t;
@@ -263,7 +276,7 @@ as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
-  , t.group_key, null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
+  , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
@@ -288,7 +301,7 @@ as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
-  , t.group_key, null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
+  , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
@@ -549,6 +562,88 @@ begin
     end loop;
     exit when _limit = 0;
   end loop;
+end
+$func$;
+
+-- claim_from_watermarks for a queue in which groups take turns: the events that are admitted, by the time at which their groups were served the last time, whatever their priorities. Planned under the settings of
+-- claim_from_watermarks. A lease that has ended can be claimed again at once, unless a rate counts claims.
+create or replace function agent_private.claim_in_turns
+( _queue text
+, _limit int4
+, _max_attempts int4
+, _invisible_for interval
+, _types text[]
+, _exclude_ids int8[]
+, _workers text[]
+, _watermarks timestamptz[]
+, _with_tokens boolean
+, _max_bytes int8
+, _hashes bytea
+, _flow_version int8
+, _is_counted boolean -- against the limit of the queue
+)
+returns table
+( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
+, nacked_at timestamptz, last_error text, requeued_from int8
+, type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
+, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4, group_key text
+)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
+  _bottom timestamptz = '-infinity';
+  _has_rate boolean;
+begin
+  if array_position(_watermarks, null) is null then -- of all lanes
+    _bottom = coalesce((select min(w.vt) from unnest(_watermarks) as w (vt)), '-infinity');
+  end if;
+  _types = nullif(_types, '{}');
+  _has_rate = exists (select from agent.queue q where q.name = _queue and q.flow_rate_limit is not null)
+    or exists
+    ( select from agent.queue_group g
+      where g.queue = _queue and (g.concurrency is not null or g.rate_limit is not null or g.paused or g.held_until is not null) -- as the index has it
+      and g.rate_limit is not null
+    );
+  return query
+  update agent.event e
+  set attempts = e.attempts + 1
+    , claimed = agent_private.append_claim(e.claimed, _now)
+    , vt = agent_private.add_utc(_now, _invisible_for)
+    , nacked_at = null
+    , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
+    , worker = _workers[chosen.n]
+    , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
+        else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+    , in_total = case when _is_counted then true end
+    , flow = -1
+  from
+  ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+    from
+    ( select e.ctid, e.vt, coalesce(e.text_size, agent_private.stored_event_size(e))
+      from agent.event e
+      where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
+      and e.flow_version = _flow_version and (e.flow = 0 or not _has_rate)
+      and e.attempts < coalesce(e.max_attempts, _max_attempts)
+      and (e.expires_at is null or e.expires_at > _now)
+      and (_types is null or e.type = any (_types))
+      and (_exclude_ids is null or e.id <> all (_exclude_ids))
+      and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
+      order by e.vt, e.id
+      limit _limit
+      for update skip locked
+    ) as l (place, vt, size)
+    window w as (rows unbounded preceding)
+  ) as chosen (place, vt, n, uuid, is_within)
+  where e.ctid = chosen.place
+  returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
+  , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
+  , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
+  , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
+  , case when chosen.n <= _slots then chosen.n::int4 end, e.group_key;
 end
 $func$;
 

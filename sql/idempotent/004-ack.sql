@@ -290,7 +290,7 @@ begin
   _event = agent_private.lock_lease(_id, _receipt, _queues);
   select q.* into _policy from agent.queue q where q.name = _event.queue;
   _max = coalesce(_event.max_attempts, _policy.max_attempts);
-  if _hold_group > interval '0' and _event.group_key is not null and _event.nacked_at is null then -- before its slot is free
+  if _hold_group > interval '0' and _event.group_key <> '' and _event.nacked_at is null then -- before its slot is free
     perform agent_private.hold_group(_event.queue, _event.group_key, _now + _hold_group);
   end if;
   if _is_final or _event.nacked_at is null and _event.attempts >= _max then
@@ -399,7 +399,7 @@ begin
   where e.id = any(_mine)
   returning id, queue, vt, type, priority;
   if exists (select from agent.queue q where q.flow_paced) then
-    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_mine) and e.flow = 2;
+    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_mine) and e.flow in (-1, 2);
   end if;
 end
 $func$;
@@ -474,7 +474,7 @@ begin
   left join released r on r.id = n.id and n.place = any (_places)
   order by n.place;
   if exists (select from agent.queue q where q.flow_version is not null) then -- their slots are for others until then, and a rate is for those who claim
-    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_held) and e.group_key is not null and (_delay > interval '0' or e.flow = 2);
+    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_held) and e.group_key is not null and (_delay > interval '0' or e.flow in (-1, 2));
   end if;
 end
 $func$;
@@ -647,7 +647,7 @@ begin
       g.id, agent_private.bounded_time(g.event_ts), g.attempts, coalesce(g.turn_vt, g.vt), g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
     , case when g.fault is null then coalesce(_error, g.last_error) else concat_ws('; ', coalesce(_error, g.last_error), g.fault) end, g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
-    , g.meta, g.publication, g.receipt_hash, g.dead_letter_of, g.due_at, g.group_key
+    , g.meta, g.publication, g.receipt_hash, g.dead_letter_of, g.due_at, nullif(g.group_key, '')
     , g.outcome, g.finished_at, g.result, _retryable, g.dead_letter
     from gone g
   )

@@ -1,7 +1,7 @@
 -- Queues: their policies, pause, purge and deletion, and the sweep of exhausted and over-age events.
 
 -- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter},
--- paused, history_retention, dead_letter {queue}, delay, wait, group_from and flow {concurrency, total}; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
+-- paused, history_retention, dead_letter {queue}, delay, wait, group_from and flow {concurrency, total, order, on_failed, rate {limit, period, burst}, fair}; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
 -- Raises QD003 for invalid values, QD065 if the dead-letter queue would have dead letters of its own, and QD004 if the policy has none of _if_versions (null: any), if there is none and _if_exists, or if there is one
 -- and _if_absent.
 create or replace function agent.put_queue
@@ -43,11 +43,13 @@ begin
   if jsonb_typeof(_flow) <> 'object' then
     perform agent_private.raise_invalid('flow', 'must be a JSON object');
   end if;
-  for _unknown in select p from jsonb_object_keys(_flow) p where p not in ('concurrency', 'total', 'order', 'on_failed', 'rate') loop
+  for _unknown in select p from jsonb_object_keys(_flow) p where p not in ('concurrency', 'total', 'order', 'on_failed', 'rate', 'fair') loop
     perform agent_private.raise_invalid('flow', 'must not have ' || quote_literal(_unknown));
   end loop;
   if coalesce(jsonb_typeof(_flow -> 'order'), 'null') not in ('boolean', 'null') then
     perform agent_private.raise_invalid('flow/order', 'must be true or false');
+  elsif coalesce(jsonb_typeof(_flow -> 'fair'), 'null') not in ('boolean', 'null') then
+    perform agent_private.raise_invalid('flow/fair', 'must be true or false');
   elsif coalesce(_flow ->> 'on_failed', 'continue') not in ('continue', 'block') then
     perform agent_private.raise_invalid('flow/on_failed', 'must be continue or block');
   end if;
@@ -70,7 +72,8 @@ begin
   _row.flow_total = agent_private.check_limit('flow/total', _flow -> 'total');
   _row.flow_order = coalesce((_flow ->> 'order')::boolean, false);
   select r.rate_limit, r.rate_period, r.rate_burst into _row.flow_rate_limit, _row.flow_rate_period, _row.flow_rate_burst from agent_private.read_rate('flow/rate', _flow -> 'rate') r;
-  _row.flow_paced = _row.flow_rate_limit is not null or exists (select from agent.queue_group g where g.queue = _name and g.rate_limit is not null);
+  _row.flow_fair = coalesce((_flow ->> 'fair')::boolean, false);
+  _row.flow_paced = _row.flow_fair or _row.flow_rate_limit is not null or exists (select from agent.queue_group g where g.queue = _name and g.rate_limit is not null);
   _row.flow_on_failed = case when _row.flow_order then coalesce(_flow ->> 'on_failed', 'continue') end;
   _row.updated_at = clock_timestamp();
   _row.resumed_at = case when not _row.paused then _row.updated_at end; -- used only if the queue was paused
@@ -120,15 +123,15 @@ begin
   _row.flow_version = case when agent_private.has_turns(_row) then agent_private.next_version(0) end;
   insert into agent.queue as q select _row.*
   on conflict (name) do update
-  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, group_from, updated_at, resumed_at, flow_concurrency, flow_total, flow_order, flow_on_failed, flow_rate_limit, flow_rate_period, flow_rate_burst, flow_paced, flow_version)
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, group_from, updated_at, resumed_at, flow_concurrency, flow_total, flow_order, flow_on_failed, flow_rate_limit, flow_rate_period, flow_rate_burst, flow_fair, flow_paced, flow_version)
     = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
       , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.dead_letter_queue, excluded.delay, excluded.wait, excluded.group_from, excluded.updated_at
       , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
-      , excluded.flow_concurrency, excluded.flow_total, excluded.flow_order, excluded.flow_on_failed, excluded.flow_rate_limit, excluded.flow_rate_period, excluded.flow_rate_burst, excluded.flow_paced
+      , excluded.flow_concurrency, excluded.flow_total, excluded.flow_order, excluded.flow_on_failed, excluded.flow_rate_limit, excluded.flow_rate_period, excluded.flow_rate_burst, excluded.flow_fair, excluded.flow_paced
       , case
-          when row(q.flow_concurrency, q.flow_order, q.flow_on_failed, q.flow_rate_limit, q.flow_rate_period, q.flow_rate_burst, q.flow_paced)
+          when row(q.flow_concurrency, q.flow_order, q.flow_on_failed, q.flow_rate_limit, q.flow_rate_period, q.flow_rate_burst, q.flow_fair, q.flow_paced)
             is not distinct from
-            row(excluded.flow_concurrency, excluded.flow_order, excluded.flow_on_failed, excluded.flow_rate_limit, excluded.flow_rate_period, excluded.flow_rate_burst, excluded.flow_paced) then q.flow_version
+            row(excluded.flow_concurrency, excluded.flow_order, excluded.flow_on_failed, excluded.flow_rate_limit, excluded.flow_rate_period, excluded.flow_rate_burst, excluded.flow_fair, excluded.flow_paced) then q.flow_version
           when q.flow_version is not null or excluded.flow_version is not null then agent_private.next_version(coalesce(q.flow_version, 0))
         end
       )
@@ -157,9 +160,9 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.group_from, new.flow_concurrency, new.flow_total, new.flow_order, new.flow_on_failed, new.flow_rate_limit, new.flow_rate_period, new.flow_rate_burst)
+  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait, new.group_from, new.flow_concurrency, new.flow_total, new.flow_order, new.flow_on_failed, new.flow_rate_limit, new.flow_rate_period, new.flow_rate_burst, new.flow_fair)
     is distinct from
-    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.group_from, old.flow_concurrency, old.flow_total, old.flow_order, old.flow_on_failed, old.flow_rate_limit, old.flow_rate_period, old.flow_rate_burst)
+    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait, old.group_from, old.flow_concurrency, old.flow_total, old.flow_order, old.flow_on_failed, old.flow_rate_limit, old.flow_rate_period, old.flow_rate_burst, old.flow_fair)
   then
     new.version = agent_private.next_version(old.version);
   end if;
@@ -208,6 +211,7 @@ begin
     _row.name = _name;
     _row.paused = false;
     _row.flow_order = false;
+    _row.flow_fair = false;
     _row.flow_paced = false;
   end if;
   return _row;
@@ -511,7 +515,7 @@ set enable_bitmapscan to off
 as $func$
 declare
   _now timestamptz = clock_timestamp();
-  _group_from text;
+  _policy agent.queue;
   _moved int8;
   _is_ready boolean;
 begin
@@ -522,7 +526,7 @@ begin
   elsif coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
   end if;
-  select q.group_from into _group_from from agent.queue q where q.name = _to;
+  select q.* into _policy from agent.queue q where q.name = _to;
   with chosen as
   ( select e.id
     from agent.event e
@@ -531,7 +535,7 @@ begin
     for update skip locked
   ), moved as
   ( update agent.event e
-    set queue = _to, vt = greatest(e.vt, _now), group_key = coalesce(e.group_key, agent_private.group_at(e.event, _group_from))
+    set queue = _to, vt = greatest(e.vt, _now), group_key = coalesce(nullif(e.group_key, ''), agent_private.default_group(e.event, _policy.group_from, _policy.flow_fair))
     from chosen c
     where e.id = c.id
     returning e.vt, e.flow

@@ -34,7 +34,7 @@ begin atomic
   , case when _event.text_size is not null then _event.meta else agent_private.readable_json(_event.meta) end
   , case when _event.text_size is not null then _event.publication else agent_private.readable_json(_event.publication) end
   , null::boolean, _event.dead_letter_of, null::int8
-  , _event.group_key, _event.turn_vt;
+  , nullif(_event.group_key, ''), _event.turn_vt;
 end;
 
 -- An event in history as listings show it. Inlined, too.
@@ -726,13 +726,13 @@ begin
     select e.*
     from agent.event_hist h
     cross join lateral (values (case when _to = 'origin' then h.meta -> 'dead_letter' ->> 'queue' else coalesce(_to, h.queue) end)) as t (queue)
-    left join agent.queue q on q.name = t.queue and q.group_from is not null
+    left join agent.queue q on q.name = t.queue and (q.group_from is not null or q.flow_fair)
     cross join lateral agent_private.new_event
     ( null, now(), h.event, h.event_ts, t.queue
     , _type => h.type, _source => h.source, _priority => h.priority, _max_attempts => h.max_attempts, _occurrence => h.occurrence, _requeued_from => h.id
     , _meta => case when _to is not null and h.dead_letter_of is not null then nullif(h.meta - 'dead_letter', '{}') else h.meta end
     , _publication => h.publication, _dead_letter_of => case when _to is null then h.dead_letter_of end
-    , _group => coalesce(h.group_key, agent_private.group_at(h.event, q.group_from))
+    , _group => coalesce(h.group_key, agent_private.default_group(h.event, q.group_from, q.flow_fair))
     ) as e
     where h.id = any(_ids) and h.event_ts between _first and _last
     order by h.event_ts, h.id

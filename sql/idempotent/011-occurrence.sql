@@ -423,11 +423,11 @@ begin
   select e.*
   from unnest(_schedule_ids, _event_ids, _nominals, _scheduled_for) with ordinality as n (schedule_id, event_id, nominal_at, scheduled_for, ord)
   join agent.schedule s on s.id = any(_schedule_ids) and s.id = n.schedule_id
-  left join agent.queue q on q.name = s.queue and q.group_from is not null
+  left join agent.queue q on q.name = s.queue and (q.group_from is not null or q.flow_fair)
   cross join lateral agent_private.new_event
   ( n.event_id, now(), s.event, null, s.queue, _type => s.type, _priority => s.priority
   , _occurrence => agent_private.occurrence_json(n.schedule_id, n.nominal_at, n.scheduled_for)
-  , _group => coalesce(s.group_key, agent_private.group_at(s.event, q.group_from))
+  , _group => coalesce(s.group_key, agent_private.default_group(s.event, q.group_from, q.flow_fair))
   ) as e
   where n.event_id is not null
   order by n.ord;

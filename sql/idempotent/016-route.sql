@@ -415,7 +415,7 @@ begin
     -- Events that were checked when they were published may be in a queue. Other events are inserted without their JSON if that could not be.
     cross join lateral (select l.text_size is not null or agent_private.is_storable(l)) as i (is_readable)
     cross join lateral (select i.is_readable, case when i.is_readable then l.event else '{}' end) as r (is_readable, event)
-    left join agent.queue q on q.name = s.deliver_queue and q.group_from is not null
+    left join agent.queue q on q.name = s.deliver_queue and (q.group_from is not null or q.flow_fair)
     cross join lateral agent_private.new_event
     ( null, null, r.event, case when not l.event ? 'event_ts' or not r.is_readable then l.published_at end, s.deliver_queue
     , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => case when r.is_readable then l.meta end
@@ -423,7 +423,7 @@ begin
       ( 'subscription', s.name, 'position', l.position, 'topic', l.topic, 'matched', n.matched::jsonb
       , 'published_at', to_char(l.published_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
       )
-    , _group => coalesce(agent_private.delivery_group(s.deliver_group_from, l.key, l.topic, r.event), agent_private.group_at(r.event, q.group_from))
+    , _group => coalesce(agent_private.delivery_group(s.deliver_group_from, l.key, l.topic, r.event), agent_private.default_group(r.event, q.group_from, q.flow_fair))
     ) as e
     order by n.ord
     returning id, case when event = '{}' then (publication ->> 'position')::int8 end as position

@@ -63,7 +63,7 @@ begin
   ( insert into agent.event overriding user value -- the ids are the sequence's
     select d.*
     from ended e
-    left join agent.queue q on q.name = e.dead_letter_queue and q.group_from is not null and e.omitted = '{}'
+    left join agent.queue q on q.name = e.dead_letter_queue and (q.group_from is not null or q.flow_fair)
     cross join lateral agent_private.new_event
     ( null, now(), case when 'event' = any (e.omitted) then '{}' else e.event end, e.event_ts, e.dead_letter_queue
     , _type => e.type, _source => e.source, _priority => e.priority
@@ -72,7 +72,7 @@ begin
     , _meta => case when 'meta' = any (e.omitted) or e.meta is null then '{}' else e.meta end || jsonb_build_object('dead_letter', jsonb_build_object
       ( 'queue', e.queue, 'outcome', _outcome, 'attempts', e.attempts, 'error', left(coalesce(_error, e.last_error), 1000), 'at', _at
       ) || case when e.omitted = '{}' then '{}' else jsonb_build_object('omitted', e.omitted) end)
-    , _dead_letter_of => e.id, _group => coalesce(e.group_key, agent_private.group_at(e.event, q.group_from))
+    , _dead_letter_of => e.id, _group => coalesce(nullif(e.group_key, ''), agent_private.default_group(case when e.omitted = '{}' then e.event else '{}' end, q.group_from, q.flow_fair))
     ) as d
     returning id, queue, dead_letter_of
   )

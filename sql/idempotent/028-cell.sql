@@ -582,7 +582,7 @@ begin
       , 'backoff', case when q.backoff_kind is not null then jsonb_build_object
         ('kind', q.backoff_kind, 'base', q.backoff_base, 'factor', q.backoff_factor, 'max', q.backoff_max, 'jitter', q.backoff_jitter) end
       , 'dead_letter', case when q.dead_letter_queue is not null then jsonb_build_object('queue', q.dead_letter_queue) end
-      , 'flow', nullif(jsonb_strip_nulls(jsonb_build_object('concurrency', q.flow_concurrency, 'total', q.flow_total, 'order', nullif(q.flow_order, false), 'on_failed', q.flow_on_failed
+      , 'flow', nullif(jsonb_strip_nulls(jsonb_build_object('concurrency', q.flow_concurrency, 'total', q.flow_total, 'order', nullif(q.flow_order, false), 'on_failed', q.flow_on_failed, 'fair', nullif(q.flow_fair, false)
       , 'rate', case when q.flow_rate_limit is not null then jsonb_build_object('limit', q.flow_rate_limit, 'period', q.flow_rate_period, 'burst', q.flow_rate_burst) end
       )), '{}')
       ))

@@ -195,7 +195,7 @@ begin
         , _vt => _vt, _type => _event ->> 'type', _source => _event ->> 'source', _priority => (_event ->> 'priority')::int4, _key => _event ->> 'key'
         , _max_attempts => (_forward ->> 'max_attempts')::int4, _expires_at => (_event ->> 'expires_at')::timestamptz
         , _occurrence => _event -> 'occurrence', _meta => _event -> 'meta', _publication => nullif((_event -> 'publication') - 'forward', '{}')
-        , _group => coalesce(_event ->> 'group', agent_private.group_at(_event -> 'event', (select q.group_from from agent.queue q where q.name = _queue)))
+        , _group => coalesce(_event ->> 'group', (select agent_private.default_group(_event -> 'event', q.group_from, q.flow_fair) from agent.queue q where q.name = _queue))
         ) as n;
         if (_event #>> '{raw,kept_until}')::timestamptz > clock_timestamp() then
           perform agent.keep_raw_body(id, decode(_event #>> '{raw,body}', 'base64'), _event #>> '{raw,media_type}', least((_event #>> '{raw,kept_until}')::timestamptz - clock_timestamp(), interval '3650 days'));

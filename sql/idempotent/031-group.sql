@@ -20,6 +20,10 @@
 -- In a queue with a rate no more of a group are admitted ahead of their claims than its burst, each with the earliest time at which a claim conforms as its vt. Claims set flow to 2, and
 -- are added to the tat of the group under its lock, or recorded in agent_private.group_claim. An event whose lease is lost waits for a turn again.
 --
+-- In a queue with flow_fair groups take turns: the least recently served one first. One event of a group is admitted ahead of its claim, with the time at which the group was served the last time as its vt, or its
+-- own if that is later; flow is 0 then, and -1 once it is claimed. Claims take what is admitted by vt, whatever its priority, from an index of its own. Events without a group are in one of their own there, which has no
+-- other limits: its key is '', and nobody else sees it.
+--
 -- The lateral subqueries keep the planner from searching by the queue alone, as it does while a table seems empty.
 
 -- The vt of an event that waits for its turn. What an event has as its vt is the earliest time at which it can be claimed, and for these nobody knows it. Inlined,
@@ -33,7 +37,7 @@ return timestamptz '9999-12-31 00:00:00+00';
 create or replace function agent_private.has_turns(_policy agent.queue)
 returns boolean
 language sql immutable parallel safe
-return _policy.flow_concurrency is not null or _policy.flow_order or _policy.flow_rate_limit is not null;
+return _policy.flow_concurrency is not null or _policy.flow_order or _policy.flow_fair or _policy.flow_rate_limit is not null;
 
 -- The event of a group as its row is when it comes into its queue, for the trigger check_event: claimable in a queue where groups need no turn, else waiting, with
 -- a wake. One with flow 3 waits and leaves none: its group is locked. A copy of an event for which its group is stopped takes the place of that. One that _is_new in its
@@ -48,8 +52,9 @@ declare
   _is_delayed boolean;
   _on_failed text;
   _is_ordered boolean;
+  _is_fair boolean; -- null: there are no limits of groups
 begin
-  if not octet_length(_event.group_key) between 1 and 255 then
+  if octet_length(_event.group_key) > 255 then
     perform agent_private.raise_invalid('group', 'must be 1 to 255 bytes long');
   elsif _event.flow = 1 and _event.turn_vt is null then
     return _event;
@@ -68,8 +73,12 @@ begin
   if _event.vt > _now and _event.attempts > 0 and _event.nacked_at is null then
     return _event;
   end if;
-  select q.flow_on_failed, q.flow_order into _on_failed, _is_ordered from agent.queue q where q.name = _event.queue and q.flow_version is not null;
-  if not found then
+  select q.flow_on_failed, q.flow_order, q.flow_fair into _on_failed, _is_ordered, _is_fair from agent.queue q where q.name = _event.queue and q.flow_version is not null;
+  if _event.group_key = '' and _is_fair is not true then -- it has none
+    _event.group_key = null;
+    _event.flow = null;
+    return _event;
+  elsif _is_fair is null then
     return _event;
   elsif _on_failed = 'block' and num_nonnulls(_event.requeued_from, _event.dead_letter_of) > 0 then
     perform agent_private.take_blocked_place(_event);
@@ -84,7 +93,7 @@ begin
   _event.vt = agent_private.no_turn();
   insert into agent_private.group_wake (queue, key, at, event_id)
   values (_event.queue, _event.group_key, greatest(_event.turn_vt, _now), case when _is_delayed then _event.id end);
-  if _is_ordered and _is_new then
+  if _is_ordered and _is_new and _event.group_key <> '' then
     with later as
     ( update agent.event e
       set flow_version = null
@@ -525,18 +534,21 @@ declare
   _after text;
   _keys text[] = '{}';
 begin
-  perform from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.at <= _now limit 1 for update skip locked;
+  perform from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.after_key is not null and w.at <= _now limit 1 for update skip locked;
   if not found then
     return;
   end if;
   with gone as
   ( delete from agent_private.group_wake w
     where w.ctid = any (array
-    ( select o.ctid from agent_private.group_wake o where o.queue = _queue and o.key = '' and o.at <= _now for update skip locked
+    ( select o.ctid from agent_private.group_wake o where o.queue = _queue and o.key = '' and o.after_key is not null and o.at <= _now for update skip locked
     ))
     returning w.after_key
   )
   select min(g.after_key) into strict _after from gone g;
+  if _after = '' then
+    insert into agent_private.group_wake (queue, key, event_id) values (_queue, '', 0);
+  end if;
   while cardinality(_keys) < _limit loop
     select e.group_key into _after from agent.event e where e.queue = _queue and e.group_key > _after order by e.group_key limit 1;
     exit when not found;
@@ -571,14 +583,14 @@ declare
   _held text[]; -- the groups that wakes hold, and until when
   _until timestamptz[];
 begin
-  if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.at <= _now) then
+  if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.after_key is not null and w.at <= _now) then
     perform agent_private.wake_next_groups(_queue, _limit);
     _now = clock_timestamp();
   end if;
   _keys = array
   ( select k.key
     from
-    ( (select w.key, w.at from agent_private.group_wake w where w.queue = _queue and w.at <= _now and w.key <> '' order by w.at limit _limit)
+    ( (select w.key, w.at from agent_private.group_wake w where w.queue = _queue and w.at <= _now and w.after_key is null order by w.at limit _limit)
       union all
       (select w.key, w.at from agent_private.group_wake w where w.queue = _queue and w.hold_until is not null limit _limit) -- put off or not: nothing of them may be claimed
     ) as k
@@ -599,7 +611,7 @@ begin
         cross join lateral
         ( select w.ctid
           from agent_private.group_wake w
-          where w.queue = _queue and w.key = k.key and (w.at <= _now or w.hold_until is not null)
+          where w.queue = _queue and w.key = k.key and w.after_key is null and (w.at <= _now or w.hold_until is not null)
           order by w.queue, w.key
           limit 1000000 -- not merged into the join, which might search all wakes for each key
           for update skip locked
@@ -630,7 +642,7 @@ begin
       cross join lateral
       ( select w.ctid
         from agent_private.group_wake w
-        where w.queue = _queue and w.key = k.key and (w.at <= _now or w.hold_until is not null)
+        where w.queue = _queue and w.key = k.key and w.after_key is null and (w.at <= _now or w.hold_until is not null)
         order by w.queue, w.key
         limit 1000000
         for update skip locked
@@ -679,12 +691,15 @@ declare
   _now timestamptz = clock_timestamp();
   _version int8;
   _is_paced boolean;
+  _is_fair boolean;
   _max_withdrawn int4 = 2000;
   _withdrawn int8;
 begin
-  select q.flow_version, q.flow_paced into _version, _is_paced from agent.queue q where q.name = _queue;
+  select q.flow_version, q.flow_paced, q.flow_fair into _version, _is_paced, _is_fair from agent.queue q where q.name = _queue;
   if _version is null then
     return;
+  elsif '' = any (_locked) then
+    perform agent_private.gather_ungrouped(_queue, _is_fair, _max_withdrawn);
   end if;
   with withdrawn as
   ( update agent.event e
@@ -694,12 +709,12 @@ begin
       , nacked_at = case when e.attempts > 0 then coalesce(e.nacked_at, e.vt) end
     from
     ( select o.place
-      , case when o.flow = 1 and o.vt > o.admitted_at and coalesce(o.nacked_at <= o.admitted_at, true) then greatest(o.admitted_at, o.due_at) else o.vt end
+      , case when o.flow between 0 and 1 and o.vt > o.admitted_at and coalesce(o.nacked_at <= o.admitted_at, true) then greatest(o.admitted_at, o.due_at) else o.vt end
       from unnest(_locked) as k (key)
       cross join lateral
       ( select e.ctid, e.flow, e.vt, e.admitted_at, e.nacked_at, e.due_at
         from agent.event e
-        where e.queue = _queue and e.group_key = k.key and e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow = 2)
+        where e.queue = _queue and e.group_key = k.key and e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow in (-1, 2))
         and (e.vt <= _now or e.attempts = 0 or e.nacked_at is not null)
         limit _max_withdrawn
         for update skip locked
@@ -713,16 +728,16 @@ begin
   ( insert into agent_private.group_wake (queue, key, at, event_id) select _queue, w.group_key, w.turn_vt, w.id from withdrawn w where w.flow = 4
   )
   select count(*) into _withdrawn from withdrawn w;
-  if _is_paced then -- those that were leased before there was a rate are not ahead of their claims
+  if _is_paced then -- those that were leased before their claims counted are not ahead of these
     update agent.event e
-    set flow = 2
+    set flow = case when _is_fair then -1 else 2 end
     where e.ctid = any (array
     ( select o.place
       from unnest(_locked) as k (key)
       cross join lateral
       ( select e.ctid
         from agent.event e
-        where e.queue = _queue and e.group_key = k.key and e.flow = 1 and e.flow_version is distinct from _version and e.vt > _now and e.attempts > 0 and e.nacked_at is null
+        where e.queue = _queue and e.group_key = k.key and e.flow between 0 and 1 and e.flow_version is distinct from _version and e.vt > _now and e.attempts > 0 and e.nacked_at is null
         limit _max_withdrawn
         for update skip locked
       ) as o (place)
@@ -730,6 +745,48 @@ begin
   end if;
   if _withdrawn = _max_withdrawn then -- there may be more
     insert into agent_private.group_wake (queue, key, event_id) select _queue, k.key, 0 from unnest(_locked) as k (key);
+  end if;
+end
+$func$;
+
+-- Has up to _limit events of a queue without a group, that have none, be in the one of those where groups take turns, and none elsewhere: those that were there before that changed, or were written by hand.
+create or replace function agent_private.gather_ungrouped(_queue text, _is_fair boolean, _limit int4)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _changed int8;
+begin
+  if _is_fair then
+    update agent.event e
+    set group_key = ''
+    where e.ctid = any (array
+    ( select o.ctid
+      from agent_private.list_lanes(_queue) as l
+      cross join lateral
+      ( select o.ctid from agent.event o
+        where o.queue = _queue and o.priority = l.priority and o.group_key is null and o.vt < agent_private.no_turn()
+        order by o.vt, o.id
+        limit _limit
+        for update skip locked
+      ) as o
+      limit _limit
+    ));
+  else
+    update agent.event e
+    set group_key = null
+    where e.ctid = any (array(select o.ctid from agent.event o where o.queue = _queue and o.group_key = '' limit _limit for update skip locked));
+  end if;
+  get diagnostics _changed = row_count;
+  if _changed = _limit then -- there may be more
+    insert into agent_private.group_wake (queue, key, event_id) values (_queue, '', 0);
   end if;
 end
 $func$;

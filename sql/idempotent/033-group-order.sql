@@ -1,8 +1,9 @@
--- Groups whose events go one after the other, or no faster than a rate: what both add to the admission of events. docs/decisions/031-order-and-rate.md has the reasons.
+-- Groups whose events go one after the other, no faster than a rate, or in turns: what these add to the admission of events. docs/decisions/031-order-and-rate.md and 033-turns.md have the reasons.
 
--- admit_events for a queue with rates. An event gets the time of its turn as its vt even where that is over: a claim that has begun before it does not take it. _claims are claims of these groups that the transaction has made, at _at.
+-- admit_events for a queue with rates, or where groups take turns. With a rate, an event gets the time of its turn as its vt even where that is over: a claim that has begun before it does not take it. _claims are claims of these groups that the
+-- transaction has made, at _at, and _places the places of the latest ones among them. Where groups take turns, one event of a group is admitted ahead; of these groups more, in turns, if fewer than _wanted are.
 create or replace function agent_private.admit_paced_events
-(_queue text, _locked text[], _claims int4[] default null, _at timestamptz default null, out admitted int8, out vt timestamptz)
+(_queue text, _locked text[], _claims int4[] default null, _at timestamptz default null, _places int4[] default null, _wanted int4 default 0, out admitted int8, out vt timestamptz)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
@@ -19,15 +20,19 @@ declare
   _concurrency int4;
   _order boolean;
   _on_failed text;
+  _is_fair boolean;
   _limit int4;
   _period interval;
   _burst int4;
   _chosen int8;
 begin
-  select q.flow_version, q.flow_concurrency, q.flow_order, q.flow_on_failed, q.flow_rate_limit, q.flow_rate_period, q.flow_rate_burst
-  into _version, _concurrency, _order, _on_failed, _limit, _period, _burst
+  select q.flow_version, q.flow_concurrency, q.flow_order, q.flow_on_failed, q.flow_fair, q.flow_rate_limit, q.flow_rate_period, q.flow_rate_burst
+  into _version, _concurrency, _order, _on_failed, _is_fair, _limit, _period, _burst
   from agent.queue q
   where q.name = _queue;
+  if _is_fair and not _order and _claims is null then
+    perform agent_private.trade_places(_queue, _locked);
+  end if;
 
   -- One statement takes the claims that were recorded and counts the events that are not claimed, so that it sees each of these as one or the other.
   with recorded as materialized
@@ -54,6 +59,7 @@ begin
   , looked as materialized
   ( select k.key, c.key is not null as has_spent, r.step, r.burst, greatest(g.last_claim, c.last_claim) as last_claim
     , m.most
+    , case when _is_fair then greatest(g.served_at, coalesce(_at + k.place * interval '1 us', c.last_claim)) end as served_at
     , g.paused or coalesce(g.held_until > _now, false)
       or (select true from agent_private.group_wake w where w.queue = _queue and w.key = k.key and w.hold_until > _now limit 1) is not null as is_held
     , least
@@ -61,53 +67,77 @@ begin
       -- No later one can come of claims that conform: the rate has become another, or the clock was set back. The time is that of now, as claims may be later than _now.
       , clock_timestamp() + r.burst * r.step
       ) as tat
-    , (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow = 1 limit coalesce(r.burst, m.most, 1000)) as e) as unclaimed
-    , (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow = 2 limit m.most) as e) as claimed
-    from unnest(_locked) as k (key)
+    , (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow between 0 and 1 limit coalesce(r.burst, m.most, 1000)) as e) as unclaimed
+    , (select count(*) from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow in (-1, 2) limit coalesce(m.most, 0)) as e) as claimed
+    from unnest(_locked, _places) as k (key, place)
     cross join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g
     left join cost c on c.key = k.key
-    cross join lateral (values (case when _order then 1 else coalesce(g.concurrency, _concurrency) end)) as m (most)
+    cross join lateral (values (case when k.key = '' then null when _order then 1 else coalesce(g.concurrency, _concurrency) end)) as m (most)
     cross join lateral
-    ( select case when g.rate_limit is null then _period / _limit else g.rate_period / g.rate_limit end, case when g.rate_limit is null then _burst else g.rate_burst end
+    ( select case when k.key = '' then null when g.rate_limit is null then _period / _limit else g.rate_period / g.rate_limit end
+      , case when k.key = '' then null when g.rate_limit is null then _burst else g.rate_burst end
     ) as r (step, burst)
   )
   , room as materialized
-  ( select l.key, l.step, l.burst, l.unclaimed, l.has_spent, l.last_claim
+  ( select l.key, l.step, l.burst, l.unclaimed, l.has_spent, l.last_claim, l.served_at, row_number() over (order by l.served_at) as place
     -- What was released was not claimed, if nothing was claimed later: else the tokens are not what they would have been.
     , l.tat - coalesce((select -sum(s.claims) from spent s where s.key = l.key and s.claims < 0 and s.at >= l.last_claim), 0) * l.step as tat
-    , case when l.is_held then 0 else least(l.most - l.claimed, coalesce(l.burst, l.most, 1000)) - l.unclaimed end as free
+    , case when l.is_held then 0 else least(l.most - l.claimed, l.burst, case when _is_fair then greatest((_wanted + cardinality(_locked) - 1) / cardinality(_locked), 1) when l.burst is null then coalesce(l.most, 1000) end) - l.unclaimed end as free
     from looked l
   )
   , counted as
-  ( update agent.queue_group g set tat = r.tat, last_claim = r.last_claim from room r where r.has_spent and r.burst is not null and g.queue = _queue and g.key = r.key
+  ( update agent.queue_group g set tat = case when r.burst is not null then r.tat else g.tat end, last_claim = case when r.burst is not null then r.last_claim else g.last_claim end, served_at = r.served_at
+    from room r
+    where r.has_spent and (r.burst is not null or _is_fair) and g.queue = _queue and g.key = r.key
+  )
+  , put_off as -- one that is admitted already, as a lease that had ended was claimed before it
+  ( update agent.event e
+    set vt = greatest(e.vt, l.served_at)
+    from
+    ( select e.ctid, r.served_at
+      from room r
+      cross join lateral
+      ( select e.ctid from agent.event e
+        where e.queue = _queue and e.group_key = r.key and e.flow = 0
+        for update skip locked
+      ) as e
+      where _is_fair and r.has_spent and r.unclaimed > 0
+    ) as l (place, served_at)
+    where e.ctid = l.place
   )
   , chosen as materialized
-  ( select w.id, r.tat + (r.unclaimed + w.n - r.burst) * r.step as turn
-    from room r
-    cross join lateral
-    ( select w.id, row_number() over (order by w.priority, w.id) as n
-      from agent.event w
-      where not _order and w.queue = _queue and w.group_key = r.key and w.flow = 3
-      order by w.priority, w.id
-      limit r.free
+  ( select w.id, w.turn, w.served_at
+    from
+    ( select w.id, r.tat + (r.unclaimed + w.n - r.burst) * r.step as turn, r.served_at + (w.n - 1) * cardinality(_locked) * interval '1 us' as served_at
+      , r.unclaimed + w.n as nth, row_number() over (order by r.unclaimed + w.n, r.place) as rank
+      from room r
+      cross join lateral
+      ( select w.id, row_number() over (order by w.priority, w.id) as n
+        from agent.event w
+        where (not _order or r.key = '') and w.queue = _queue and w.group_key = r.key and w.flow = 3
+        order by w.priority, w.id
+        limit r.free
+      ) as w
+      where r.free > 0 and (not _order or r.key = '')
     ) as w
-    where r.free > 0 and not _order
+    where not _is_fair or w.nth = 1 or w.rank <= _wanted
     union all
-    select e.id, r.tat + (1 - r.burst) * r.step
+    select e.id, r.tat + (1 - r.burst) * r.step, r.served_at
     from room r
     cross join lateral (values (agent_private.first_in_order(_queue, r.key, _on_failed = 'block'))) as f (id)
     join agent.event e on e.id = f.id and e.flow = 3 -- one that is not due yet has a wake
-    where r.free > 0 and _order
+    where r.free > 0 and _order and r.key <> ''
   )
   , taken as
   ( update agent.event e
-    set flow = 1, flow_version = _version, vt = greatest(e.turn_vt, l.turn), turn_vt = null, admitted_at = _now
+    set flow = case when _is_fair then 0 else 1 end, flow_version = _version, turn_vt = null, admitted_at = _now
+      , vt = greatest(case when _is_fair and e.attempts > 0 then coalesce(l.served_at, e.turn_vt) else greatest(e.turn_vt, l.served_at) end, l.turn)
     from
-    ( select e.ctid, c.turn
+    ( select e.ctid, c.turn, c.served_at
       from chosen c
       join agent.event e on e.id = c.id and e.flow = 3
       for update of e skip locked
-    ) as l (place, turn)
+    ) as l (place, turn, served_at)
     where e.ctid = l.place
     returning e.vt
   )
@@ -119,28 +149,36 @@ begin
 end
 $func$;
 
--- To be called after a claim from a queue with rates: adds the claims of events of these groups, one key for each, made at _at, to what the groups have used, and admits the next ones.
-create or replace function agent_private.note_claims(_queue text, _keys text[], _at timestamptz)
-returns void
+-- To be called after a claim from a queue with rates, or where groups take turns: adds the claims of events of these groups, one key for each in their order, made at _at, to what the groups have used, and admits the
+-- next ones. Returns how many; for _wanted see admit_paced_events.
+create or replace function agent_private.note_claims(_queue text, _keys text[], _at timestamptz, _wanted int4 default 0)
+returns int8
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
   _claims int4[];
+  _places int4[];
   _locked text[];
+  _admitted int8 = 0;
 begin
-  select array_agg(k.key order by k.key), array_agg(k.n order by k.key) into _keys, _claims from (select k.key, count(*)::int4 as n from unnest(_keys) as k (key) group by k.key) as k;
+  select array_agg(k.key order by k.key), array_agg(k.n order by k.key), array_agg(k.place order by k.key) into _keys, _claims, _places
+  from (select k.key, count(*)::int4 as n, max(k.place)::int4 as place from unnest(_keys) with ordinality as k (key, place) group by k.key) as k;
   _locked = agent_private.lock_groups(_queue, _keys);
   if cardinality(_locked) < cardinality(_keys) then
     insert into agent_private.group_claim (queue, key, at, claims)
     select _queue, k.key, _at, k.n from unnest(_keys, _claims) as k (key, n) where k.key <> all (_locked);
     insert into agent_private.group_wake (queue, key)
     select _queue, k.key from unnest(_keys) as k (key) where k.key <> all (_locked);
-    select array_agg(k.key), array_agg(k.n) into _keys, _claims from unnest(_keys, _claims) as k (key, n) where k.key = any (_locked);
+    select array_agg(k.key), array_agg(k.n), array_agg(k.place) into _keys, _claims, _places from unnest(_keys, _claims, _places) as k (key, n, place) where k.key = any (_locked);
   end if;
-  if _keys is not null and (select a.admitted from agent_private.admit_paced_events(_queue, _keys, _claims, _at) a) > 0 then
-    perform agent.notify_queues(array[_queue]); -- who waits has to know when the next ones can be claimed
+  if _keys is not null then
+    _admitted = (select a.admitted from agent_private.admit_paced_events(_queue, _keys, _claims, _at, _places, _wanted) a);
+    if _admitted > 0 then
+      perform agent.notify_queues(array[_queue]); -- who waits has to know when the next ones can be claimed
+    end if;
   end if;
+  return _admitted;
 end
 $func$;
 
@@ -159,7 +197,7 @@ begin
     select e.queue, e.group_key, e.claimed[cardinality(e.claimed)], -1
     from agent.event e
     join agent.queue q on q.name = e.queue and q.flow_paced
-    where e.id = any (_ids) and e.group_key is not null and e.flow = 2
+    where e.id = any (_ids) and e.group_key is not null and e.flow in (-1, 2)
     returning queue, key
   )
   , ahead as
@@ -170,7 +208,7 @@ begin
       from (select distinct r.queue, r.key from released r) as r
       cross join lateral
       ( select e.ctid from agent.event e
-        where e.queue = r.queue and e.group_key = r.key and e.flow = 1 and e.vt > clock_timestamp() and e.flow_version is not null
+        where e.queue = r.queue and e.group_key = r.key and e.flow between 0 and 1 and e.vt > clock_timestamp() and e.flow_version is not null
         for update skip locked
       ) as o (place)
     ))
@@ -247,7 +285,7 @@ begin
     select e.id, e.queue, e.group_key
     from agent.event e
     join agent.queue q on q.name = e.queue and q.flow_on_failed = 'block'
-    where e.id = any (_ids) and e.group_key is not null and (_outcome = 'failed' or e.attempts > 0)
+    where e.id = any (_ids) and e.group_key <> '' and (_outcome = 'failed' or e.attempts > 0)
     order by e.id
   loop
     update agent_private.group_block b
@@ -306,5 +344,54 @@ begin
   if _queues is not null then
     perform agent.notify_queues(_queues);
   end if;
+end
+$func$;
+
+-- Has the most urgent event that waits in each of these groups, which the caller has locked, take the place of the one that is admitted ahead, where that is less urgent, or came later: priorities, and what is given
+-- back, count within a group.
+create or replace function agent_private.trade_places(_queue text, _locked text[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _heads int8[];
+  _firsts int8[];
+begin
+  select array_agg(h.id), array_agg(f.id) into _heads, _firsts
+  from unnest(_locked) as k (key)
+  cross join lateral
+  ( select e.id, e.priority
+    from agent.event e
+    where e.queue = _queue and e.group_key = k.key and e.flow = 0
+    order by e.priority desc, e.id desc
+    limit 1
+    for update skip locked
+  ) as h
+  cross join lateral
+  ( select e.id, e.priority
+    from agent.event e
+    where e.queue = _queue and e.group_key = k.key and e.flow = 3
+    order by e.priority, e.id
+    limit 1
+    for update skip locked
+  ) as f
+  where (f.priority, f.id) < (h.priority, h.id);
+  if _heads is null then
+    return;
+  end if;
+  update agent.event e
+  set flow = 0, flow_version = o.flow_version, vt = o.vt, turn_vt = null, admitted_at = _now
+  from unnest(_heads, _firsts) as t (head, first)
+  join agent.event o on o.id = t.head
+  where e.id = any (_firsts) and e.id = t.first;
+  update agent.event e set flow = 3, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null where e.id = any (_heads);
 end
 $func$;

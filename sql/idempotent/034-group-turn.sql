@@ -26,12 +26,16 @@ begin
       return 0;
     end if;
   end if;
+  -- Leases that have ended where claims count, and what was written by hand: claims that are not short would not look for them.
+  if _is_grouped and random() < 0.05 and exists (select from agent.queue q where q.name = _queue and q.flow_paced) then
+    perform agent_private.wake_stale_groups(_queue, null, null, interval '1 hour');
+  end if;
   if _is_grouped
     and ( exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp())
       or exists (select from agent_private.group_wake w where w.queue = _queue and w.hold_until is not null)
     )
   then
-    if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '') then -- those that the claim would pass over go before others
+    if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.after_key is not null) then -- those that the claim would pass over go before others
       perform agent_private.wake_stale_groups(_queue, null, null, interval '1 hour');
     end if;
     perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
@@ -88,20 +92,21 @@ declare
   _now timestamptz = clock_timestamp();
   _version int8;
   _is_paced boolean;
+  _is_fair boolean;
   _keys text[];
 begin
-  select q.flow_version, q.flow_paced into _version, _is_paced from agent.queue q where q.name = _queue;
+  select q.flow_version, q.flow_paced, q.flow_fair into _version, _is_paced, _is_fair from agent.queue q where q.name = _queue;
   if _lanes is null then
     _lanes = array(select l.priority from agent_private.list_lanes(_queue) l);
   end if;
   _keys = array
-  ( select e.group_key
+  ( select coalesce(e.group_key, '')
     from unnest(_lanes, _watermarks) as l (priority, watermark)
     cross join lateral
     ( select e.group_key
       from agent.event e
       where e.queue = _queue and e.priority = l.priority and e.vt >= coalesce(l.watermark, '-infinity') and e.vt <= _now
-      and e.group_key is not null and e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow = 2)
+      and case when e.group_key is null then _is_fair else e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow in (-1, 2)) end
       order by e.vt, e.id
       limit 100
     ) as e
@@ -132,6 +137,7 @@ declare
   _version int8;
   _order boolean;
   _is_paced boolean;
+  _is_fair boolean;
   _turn timestamptz;
   _max_looked int4 = 200; -- of each lane, twice
   _ids int8[]; -- those that are wanted, and their groups
@@ -142,7 +148,7 @@ declare
   _wanted int8[];
   _traded int8 = 0;
 begin
-  select q.flow_version, q.flow_order, q.flow_paced into _version, _order, _is_paced from agent.queue q where q.name = _queue;
+  select q.flow_version, q.flow_order, q.flow_paced, q.flow_fair into _version, _order, _is_paced, _is_fair from agent.queue q where q.name = _queue;
   if _order then -- nobody goes before the first one
     return 0;
   end if;
@@ -179,7 +185,7 @@ begin
   else
     select array_agg(w.id), array_agg(w.key) into _ids, _keys
     from
-    ( select distinct e.group_key from agent.event e where e.id = any (_exclude_ids) and e.queue = _queue and e.flow = 1
+    ( select distinct e.group_key from agent.event e where e.id = any (_exclude_ids) and e.queue = _queue and e.flow between 0 and 1
     ) as k (key)
     cross join lateral
     ( select e.id, e.group_key
@@ -198,7 +204,7 @@ begin
     from (select distinct unnest(_keys)) as k (key)
     where exists
     ( select from agent.event e
-      where e.queue = _queue and e.group_key = k.key and e.flow = 1 and e.vt <= _now and (e.attempts = 0 or e.nacked_at is not null)
+      where e.queue = _queue and e.group_key = k.key and e.flow between 0 and 1 and e.vt <= _now and (e.attempts = 0 or e.nacked_at is not null)
       and (cardinality(_types) > 0 and coalesce(e.type <> all (_types), true) or e.id = any (_exclude_ids))
     )
     limit _limit
@@ -206,7 +212,7 @@ begin
     exit when _traded >= _limit;
     _unwanted = array
     ( select e.id from agent.event e
-      where e.queue = _queue and e.group_key = _key and e.flow = 1 and e.flow_version = _version and e.vt <= _now and (e.attempts = 0 or e.nacked_at is not null)
+      where e.queue = _queue and e.group_key = _key and e.flow between 0 and 1 and e.flow_version = _version and e.vt <= _now and (e.attempts = 0 or e.nacked_at is not null)
       and (cardinality(_types) > 0 and coalesce(e.type <> all (_types), true) or e.id = any (_exclude_ids))
       order by e.priority desc, e.id desc
       limit _limit
@@ -226,7 +232,7 @@ begin
     set flow = 3, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
     where e.id = any (_unwanted);
     update agent.event e
-    set flow = 1, flow_version = _version, vt = greatest(e.turn_vt, _turn), turn_vt = null, admitted_at = _now
+    set flow = case when _is_fair then 0 else 1 end, flow_version = _version, vt = case when _is_fair then _turn else greatest(e.turn_vt, _turn) end, turn_vt = null, admitted_at = _now
     where e.id = any (_wanted);
     _traded = _traded + cardinality(_wanted);
   end loop;

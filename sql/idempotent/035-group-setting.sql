@@ -427,7 +427,7 @@ begin
   and (select true from agent.event e where e.queue = c.queue and e.group_key = c.key limit 1) is null;
   update agent.queue q
   set flow_paced = false, flow_version = agent_private.next_version(q.flow_version)
-  where q.flow_paced and q.flow_rate_limit is null and (select true from agent.queue_group g where g.queue = q.name and g.rate_limit is not null limit 1) is null;
+  where q.flow_paced and not q.flow_fair and q.flow_rate_limit is null and (select true from agent.queue_group g where g.queue = q.name and g.rate_limit is not null limit 1) is null;
   delete from agent_private.group_block b where not exists (select from agent.queue q where q.name = b.queue and q.flow_on_failed = 'block');
   delete from agent_private.group_block b where b.requeued_as is not null and not exists (select from agent.event e where e.id = b.requeued_as);
   -- Wakes that nobody finds there.

@@ -28,8 +28,8 @@ drop function if exists agent_private.new_event
 );
 
 alter table agent.event
-  add group_key text collate "C"            -- the group that it belongs to; null: none
-, add flow int2                             -- of an event of a group: 1 admitted, so that it can be claimed from vt on; 2 the same, and its latest claim counts against a rate; 3 waiting for its turn; 4 not due yet
+  add group_key text collate "C"            -- the group that it belongs to; null: none; '' where groups take turns: those without a group are one
+, add flow int2                             -- of an event of a group: 1 admitted, so that it can be claimed from vt on; 2 the same, and its latest claim counts against a rate; 0 and -1 the same two where groups take turns; 3 waiting for its turn; 4 not due yet
 , add flow_version int8                     -- by which version of its queue's limits it was admitted; null: by none
 , add turn_vt timestamptz                   -- of one that is not admitted: the vt that it gets with its turn
 , add admitted_at timestamptz               -- when its turn came; null: it had none to wait for
@@ -63,6 +63,9 @@ alter type agent.look
 -- the table in the order of ids, as it would where one group has most of the events.
 create index event_group on agent.event (queue, group_key, flow, priority, id) where group_key is not null;
 
+-- The line of groups that take turns: what is admitted, in the order in which their groups were served.
+create index event_turn on agent.event (queue, vt, id) where flow <= 0;
+
 -- The leases that count against the limit of a queue.
 create index event_total on agent.event (queue, vt) where in_total;
 
@@ -75,7 +78,8 @@ alter table agent.queue
 , add flow_rate_limit int4                  -- claims of a group in flow_rate_period, at most; null: any number
 , add flow_rate_period interval
 , add flow_rate_burst int4                  -- so many of them at once, at most
-, add flow_paced boolean not null default false -- claims are recorded, as the policy or a group has a rate
+, add flow_fair boolean not null default false -- groups take turns
+, add flow_paced boolean not null default false -- claims are recorded, as groups take turns, or the policy or a group has a rate
 , add flow_version int8                     -- another one after each change of the limits of groups; null: events of groups need no turn
 , add constraint queue_flow_concurrency check (flow_concurrency between 1 and 10000)
 , add constraint queue_flow_total check (flow_total between 1 and 10000)
@@ -102,10 +106,11 @@ create table agent.queue_group
 , rate_burst int4                           -- so many of them at once, at most
 , tat timestamptz                           -- with a rate: the theoretical arrival time of the next claim, by GCRA; null: there was none
 , last_claim timestamptz                    -- the latest claim that is in tat
+, served_at timestamptz                     -- where groups take turns: when an event of it was claimed the last time; null: none was
 , version int8                              -- another one after each change of what is set; null: nothing is
 , updated_at timestamptz not null default clock_timestamp()
 , constraint queue_group_pkey primary key (queue, key)
-, constraint queue_group_key check (octet_length(key) between 1 and 255)
+, constraint queue_group_key check (octet_length(key) <= 255)
 , constraint queue_group_concurrency check (concurrency between 1 and 10000)
 , constraint queue_group_rate check
   ( num_nonnulls(rate_limit, rate_period, rate_burst) in (0, 3)
