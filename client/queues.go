@@ -120,6 +120,8 @@ type Flow struct {
 	OnFailed string `json:"on_failed"`
 	// Rate limits the claims of each group; nil: nothing does.
 	Rate *Rate `json:"rate"`
+	// Fair: groups take turns, the least recently served one first, one event each. Events without a group are one group, and Priority counts only among the events of a group.
+	Fair bool `json:"fair"`
 }
 
 // A Rate limits how many events of a group are claimed in any window of time: Burst, and Limit more in each Period. Retries count. Events over the rate wait.
@@ -163,7 +165,8 @@ func (f Flow) MarshalJSON() ([]byte, error) {
 		Order       bool    `json:"order"`
 		OnFailed    *string `json:"on_failed"`
 		Rate        *Rate   `json:"rate"`
-	}{nullable(f.Concurrency), nullable(f.Total), f.Order, nullable(f.OnFailed), f.Rate})
+		Fair        bool    `json:"fair"`
+	}{nullable(f.Concurrency), nullable(f.Total), f.Order, nullable(f.OnFailed), f.Rate, f.Fair})
 }
 
 // A DeadLetter says what becomes of events that end as failed or expired.

@@ -122,13 +122,15 @@ func policyFields(p client.Policy) [][2]string {
 	case flow.Order:
 		order = "by id"
 	}
-	paused := "no"
-	if p.Paused {
-		paused = "yes"
+	yesNo := func(is bool) string {
+		if is {
+			return "yes"
+		}
+		return "no"
 	}
 	return [][2]string{
 		{"queue", p.Queue},
-		{"paused", paused},
+		{"paused", yesNo(p.Paused)},
 		{"max attempts", byDefault(attempts)},
 		{"lease", byDefault(span(p.InvisibleFor))},
 		{"backoff", backoff},
@@ -141,6 +143,7 @@ func policyFields(p client.Policy) [][2]string {
 		{"queue limit", limit(flow.Total)},
 		{"group order", order},
 		{"group rate", cmp.Or(claimRateText(flow.Rate), "any")},
+		{"group turns", yesNo(flow.Fair)},
 		{"last set@", updated},
 	}
 }
@@ -239,6 +242,7 @@ type queueSetCmd struct {
 	Concurrency      *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of each group are leased at once; 0 for any number."`
 	Total            *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of the queue are leased at once; 0 for any number."`
 	GroupOrder       string         `placeholder:"ORDER" enum:",none,continue,block" default:"" help:"Whether the events of each group are handed out one after the other by id, and what happens behind one that fails: continue, or block; none for no order."`
+	Fair             *bool          `negatable:"" help:"Groups take turns, the least recently served one first, one event each; --no-fair ends that."`
 	rateFlags        `embed:""`
 }
 
@@ -252,6 +256,7 @@ func (*queueSetCmd) Help() string {
 		`queued queue set mail --concurrency 2 --group-from /tenant`,
 		`queued queue set mail --group-order block`,
 		`queued queue set mail --rate 10/1s --burst 5`,
+		`queued queue set mail --fair --group-from /tenant`,
 		`queued queue set mail`,
 	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
 }
@@ -300,6 +305,7 @@ func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 	}
 	set(&flow.Concurrency, c.Concurrency)
 	set(&flow.Total, c.Total)
+	set(&flow.Fair, c.Fair)
 	switch c.GroupOrder {
 	case "":
 	case "none":

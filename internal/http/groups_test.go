@@ -19,7 +19,7 @@ func TestGroupsAreLimitedByThePolicyOfTheirQueue(t *testing.T) {
 	h := setup(t)
 	h.placeOn(0, "q")
 	put := h.call("PUT", "/queues/q", `{"flow":{"concurrency":1,"total":null}}`).want(200).body
-	if got := h.call("GET", "/queues/q", "").want(200).body; !strings.Contains(put, `"flow":{"concurrency":1,"total":null,"order":false,"on_failed":null,"rate":null}`) || !strings.HasPrefix(got, strings.TrimSuffix(put, "}")) {
+	if got := h.call("GET", "/queues/q", "").want(200).body; !strings.Contains(put, `"flow":{"concurrency":1,"total":null,"order":false,"on_failed":null,"rate":null,"fair":false}`) || !strings.HasPrefix(got, strings.TrimSuffix(put, "}")) {
 		t.Errorf("put %s, got %s", put, got)
 	}
 	h.call("POST", "/events?queue=q&group=ada", `{"n":1}`).want(201)
@@ -227,7 +227,7 @@ func TestWaitingClaimsGetWhatASettingLetsThrough(t *testing.T) {
 func TestGroupsInOrderTakeNoDelayAndStopWhereThePolicySaysSo(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	if put := h.call("PUT", "/queues/q", `{"max_attempts":1,"flow":{"order":true}}`).want(200).body; !strings.Contains(put, `"flow":{"concurrency":null,"total":null,"order":true,"on_failed":"continue","rate":null}`) {
+	if put := h.call("PUT", "/queues/q", `{"max_attempts":1,"flow":{"order":true}}`).want(200).body; !strings.Contains(put, `"flow":{"concurrency":null,"total":null,"order":true,"on_failed":"continue","rate":null,"fair":false}`) {
 		t.Errorf("put %s", put)
 	}
 	h.call("PUT", "/queues/q", `{"max_attempts":1,"flow":{"order":true,"on_failed":"block"}}`).want(200)

@@ -82,20 +82,21 @@ type flow struct {
 	Order       bool            `json:"order"`
 	OnFailed    *queue.OnFailed `json:"on_failed" null:"nil" validate:"oneof=continue block"`
 	Rate        *claimRate      `json:"rate" null:"nil"`
+	Fair        bool            `json:"fair"`
 }
 
 func (f *flow) params() *queue.Flow {
 	if f == nil {
 		return nil
 	}
-	return &queue.Flow{Concurrency: f.Concurrency, Total: f.Total, Order: f.Order, OnFailed: f.OnFailed, Rate: f.Rate.params()}
+	return &queue.Flow{Concurrency: f.Concurrency, Total: f.Total, Order: f.Order, OnFailed: f.OnFailed, Rate: f.Rate.params(), Fair: f.Fair}
 }
 
 func flowOf(f *queue.Flow) *flow {
 	if f == nil {
 		return nil
 	}
-	return &flow{f.Concurrency, f.Total, f.Order, f.OnFailed, claimRateOf(f.Rate)}
+	return &flow{f.Concurrency, f.Total, f.Order, f.OnFailed, claimRateOf(f.Rate), f.Fair}
 }
 
 // A claimRate is a queue.Rate in a request and in a response.
