@@ -80,7 +80,7 @@ var Bars = []Bar{
 
 	{part: "flow", name: "flow: $1 ÷ no group, processor time", value: `flow: (concurrency|concurrency beside \d+ waiting): processor time over no group`, most: 2.2},
 	{part: "flow", name: "flow: $1 ÷ no group, processor time", value: `flow: (order): processor time over no group`, most: 2.5},
-	{part: "flow", name: "flow: $1 ÷ no group, processor time", value: `flow: (rate): processor time over no group`, most: 4},
+	{part: "flow", name: "flow: $1 ÷ no group, processor time", value: `flow: (rate|turns): processor time over no group`, most: 4},
 	{part: "flow", name: "flow: rate beside events that wait ÷ without", value: `flow: rate beside those that wait over that without`, least: 0.95},
 	{part: "flow", name: "flow: one group in order ÷ one worker, rate", value: `flow: one group in order over one worker`, least: 0.7},
 	{part: "flow", name: "flow: least ÷ most that a poster of one group has inserted", value: `flow: least over most that a poster of one group has inserted`, least: 0.5},

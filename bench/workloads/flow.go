@@ -86,6 +86,7 @@ func (w *Flow) lives(ctx context.Context, s *session, srv *server) error {
 		{turns: newTurns("concurrency"), flow: concurrency, isGrouped: true},
 		{turns: newTurns("order"), flow: `{"order":true}`, isGrouped: true},
 		{turns: newTurns("rate"), flow: `{"rate":{"limit":10000,"period":"1s","burst":1000}}`, isGrouped: true},
+		{turns: newTurns("turns"), flow: `{"fair":true}`, isGrouped: true},
 	}
 	if w.Waiting > 0 {
 		loads = append(loads, &flowLoad{turns: newTurns(fmt.Sprintf("concurrency beside %d waiting", w.Waiting)), flow: concurrency, isGrouped: true, waiting: w.Waiting})

@@ -142,7 +142,7 @@ func TestLimitsOfGroupsAreMeasured(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"groups without limits: processor time over no group", "concurrency: processor time over no group", "order: processor time over no group", "rate: processor time over no group",
+		"groups without limits: processor time over no group", "concurrency: processor time over no group", "order: processor time over no group", "rate: processor time over no group", "turns: processor time over no group",
 		"concurrency beside 50 waiting: processor time over no group", "rate beside those that wait over that without", "one group in order over one worker",
 		"least over most that a poster of one group has inserted", "hand-over in one process, p50 over a commit", "hand-over between two processes, p50 over a commit",
 	} {
