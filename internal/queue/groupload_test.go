@@ -742,7 +742,7 @@ func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
 		"a place lost by a retry": {
 			[]string{
 				brokenFunction("return_slot", `and not (q.flow_order and not q.flow_paced and e.flow_version is not distinct from q.flow_version)`, ``),
-				brokenFunction("first_in_order", `least(_first, _id)`, `_first`),
+				brokenFunction("first_in_order", `least(_first, _id)`, `coalesce(_first, _id)`),
 			}, "was finished",
 		},
 		"a group that does not stop": {

@@ -116,6 +116,50 @@ func TestClaimScansNoOtherEvents(t *testing.T) {
 	}
 }
 
+// The first event of a group in order is found by a few looks at its index, by a plan made for an empty table, too, however many events wait and however their priorities differ.
+func TestTheFirstOfAGroupInOrderIsFoundByAFewLooks(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"order": true}`)
+	const first = `select agent_private.first_in_order('q', 'a', false)`
+	b.exec(t, first) // planned
+	b.exec(t, `
+		select agent.insert_events(array_agg('{}'::jsonb), array_agg('q'::text), _options => array_agg(jsonb_build_object('group', 'a', 'priority', n % 1001 - 500)))
+		from generate_series(1, 5000) n`)
+	b.exec(t, `update agent.event set flow = case when id % 7 = 0 then 4 else 3 end`) // some are not due yet
+	looks := func(tx pgx.Tx) (n int) {
+		t.Helper()
+		if err := tx.QueryRow(t.Context(), `select idx_scan + coalesce(idx_tup_fetch, 0) from pg_catalog.pg_stat_xact_user_tables where relid = 'agent.event'::regclass`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for range 1500 {
+		tx, err := b.sql.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found, want int64
+		before := looks(tx)
+		if err := tx.QueryRow(t.Context(), first).Scan(&found); err != nil {
+			t.Fatal(err)
+		}
+		n := looks(tx) - before
+		if err := tx.QueryRow(t.Context(), `select min(id) from agent.event`).Scan(&want); err != nil {
+			t.Fatal(err)
+		}
+		if found != want || n > 20 {
+			t.Fatalf("the event %d was found by %d looks and entries, the first is %d", found, n, want)
+		}
+		if _, err := tx.Exec(t.Context(), `delete from agent.event where id = $1`, found); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // An insert with keys reads the keys that it has, and not the whole table, also where statistics say that there are only a few.
 func TestInsertWithKeysReadsNoOtherKeys(t *testing.T) {
 	t.Parallel()

@@ -254,16 +254,23 @@ begin
       end if;
     end loop;
   end if;
-  loop -- for each further state and priority
+  if _flow <> 3 or _priority <> 0 then
+    _first = null;
     select e.flow, e.priority, e.id into _flow, _priority, _id
     from agent.event e
-    where e.queue = _queue and e.group_key = _key and (e.flow, e.priority) > (_flow, _priority)
+    where e.queue = _queue and e.group_key = _key and (e.flow, e.priority) >= (3::int2, 0)
     order by e.flow, e.priority, e.id
     limit 1;
-    exit when not found;
-    _first = least(_first, _id);
-  end loop;
-  return _first;
+    if _flow = 3 and _priority = 0 then
+      _first = _id;
+    end if;
+  end if;
+  select e.id into _id -- of all others, by the index event_group_id
+  from agent.event e
+  where e.queue = _queue and e.group_key = _key and (e.flow = 4 or e.flow = 3 and e.priority <> 0)
+  order by e.id + 0
+  limit 1;
+  return least(_first, _id);
 end
 $func$;
 

@@ -65,6 +65,9 @@ create index event_group on agent.event (queue, group_key, flow, priority, id) w
 
 -- The line of groups that take turns: what is admitted, in the order in which their groups were served.
 create index event_turn on agent.event (queue, vt, id) where flow <= 0;
+-- Of those that wait, the ones that event_group does not have in the order of ids: so the first of a group in order is found by one look there, and one here, however many priorities its events have. The primary key
+-- cannot give the order by id + 0.
+create index event_group_id on agent.event (queue, group_key, (id + 0)) where group_key is not null and (flow = 4 or flow = 3 and priority <> 0);
 
 -- The leases that count against the limit of a queue.
 create index event_total on agent.event (queue, vt) where in_total;
