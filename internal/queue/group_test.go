@@ -699,7 +699,7 @@ func TestANackHoldsAGroupThatIsLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	var third int64 // admitted before the nack, and visible after it
-	if err := tx.QueryRow(t.Context(), `select id from agent_service.insert_and_claim_events(array['{}'::jsonb], array['q'], null, null, _options => array['{"group": "a"}'::jsonb])`).Scan(&third); err != nil {
+	if err := tx.QueryRow(t.Context(), `select id from agent_service.insert_and_claim_events(array['{}'::jsonb], array['q'], null, null, _options => array['{"group": "a", "type": "t"}'::jsonb])`).Scan(&third); err != nil {
 		t.Fatal(err)
 	}
 	hour := time.Hour
@@ -714,6 +714,21 @@ func TestANackHoldsAGroupThatIsLocked(t *testing.T) {
 		t.Error("the hold was written to a group that somebody has locked")
 	}
 	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if tx, err = other.Begin(t.Context()); err != nil { // another claim is about to write the hold to the group
+		t.Fatal(err)
+	}
+	for _, lock := range []string{`select from agent.queue_group for update`, `select from agent_private.group_wake for update`} {
+		if _, err := tx.Exec(t.Context(), lock); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.wantClaimed(t, "q", "while somebody else has the hold locked")
+	if n := pgtest.Query[int64](t, b.sql, `select count(*) from agent.claim_events('q', 10, _types => array['t'])`); n != 0 {
+		t.Errorf("while somebody else has the hold locked, claimed %d events of the type", n)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	b.insertGrouped(t, "q", "a")

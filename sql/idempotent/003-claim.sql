@@ -88,6 +88,7 @@ declare
   _count int4;
   _claimed_lanes int4[] = _lanes;
   _keys text[] = '{}'; -- of the groups of what was claimed, with rates
+  _held text[]; -- the groups that wakes hold
 begin
   if coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
@@ -158,6 +159,9 @@ begin
     end if;
     _now = clock_timestamp();
     _is_lane_known = false;
+    if _flow_version is not null then
+      _held = agent_private.held_by_wakes(_queue);
+    end if;
   end if;
   _max_attempts = coalesce(_policy_max_attempts, _max_attempts, 3);
   _invisible_for = coalesce(_invisible_for, agent_private.bounded_lease(_policy_invisible_for), interval '10 minutes');
@@ -218,7 +222,7 @@ begin
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
           and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced))
+          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced) and (_held is null or e.group_key <> all (_held)))
           order by e.vt, e.id
           limit _limit
           for update skip locked
@@ -431,6 +435,7 @@ declare
   _now timestamptz = clock_timestamp();
   _lane int4;
   _after int8 = -2147483649;
+  _held text[] = case when _flow_version is not null then agent_private.held_by_wakes(_queue) end;
   _scanned_types text[] = array(select distinct t.name from unnest(_types) as t (name) where t.name is not null);
   _bottoms timestamptz[] = array_fill(timestamptz '-infinity', array[cardinality(_scanned_types)]);
   _start timestamptz;
@@ -494,7 +499,7 @@ begin
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
           and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced))
+          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced) and (_held is null or e.group_key <> all (_held)))
           order by e.vt, e.id
           limit _limit
         ) as l
@@ -529,7 +534,7 @@ begin
             and (e.expires_at is null or e.expires_at > _now)
             and (_exclude_ids is null or e.id <> all (_exclude_ids))
             and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-            and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced))
+            and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced) and (_held is null or e.group_key <> all (_held)))
             order by e.vt, e.id
             limit _limit
             for update skip locked
