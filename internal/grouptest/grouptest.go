@@ -32,13 +32,16 @@ create trigger record after insert or update or delete on agent.event for each r
 type Lease struct {
 	Queue, Group string // of the event when it was claimed; the group is empty for an event without one
 	ID           int64
+	Claimed      time.Time // when the claim began, before it saw which slots were free: it counts for rates
+	Began        time.Time // when the statement of the claim began
 	From, To     time.Time
+	IsReleased   bool      // the claim was undone
 	Ended        time.Time // when the event left agent.event; zero: it is there
 }
 
 // Leases returns the leases of the record by event, each one's in their order.
 func Leases(ctx context.Context, db *pgx.Conn) ([]*Lease, error) {
-	rows, err := db.Query(ctx, `select at, op, id, queue, key, attempts, vt, is_nacked from group_check.log order by id, seq`)
+	rows, err := db.Query(ctx, `select at, op, id, queue, key, attempts, vt, is_nacked, began, coalesce(claimed, at) from group_check.log order by id, seq`)
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +49,7 @@ func Leases(ctx context.Context, db *pgx.Conn) ([]*Lease, error) {
 		all                 []*Lease
 		running             *Lease
 		at, vt              time.Time
+		began, claimed      time.Time
 		op, queue, key      string
 		id, lastID          int64
 		first               int // of the event's leases
@@ -58,7 +62,7 @@ func Leases(ctx context.Context, db *pgx.Conn) ([]*Lease, error) {
 		}
 		running = nil
 	}
-	_, err = pgx.ForEachRow(rows, []any{&at, &op, &id, &queue, &key, &attempts, &vt, &isNacked}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&at, &op, &id, &queue, &key, &attempts, &vt, &isNacked, &began, &claimed}, func() error {
 		if id != lastID {
 			running, attempted, lastID, first = nil, 0, id, len(all)
 		}
@@ -70,10 +74,14 @@ func Leases(ctx context.Context, db *pgx.Conn) ([]*Lease, error) {
 			}
 		case attempts > attempted:
 			endAt(at)
-			// What is in claimed is when the claim began, before it saw which slots were free.
-			running = &Lease{Queue: queue, Group: key, ID: id, From: at, To: vt}
+			running = &Lease{Queue: queue, Group: key, ID: id, Claimed: claimed, Began: began, From: at, To: vt}
 			all = append(all, running)
-		case attempts < attempted, isNacked:
+		case attempts < attempted:
+			if len(all) > first {
+				all[len(all)-1].IsReleased = true
+			}
+			endAt(at)
+		case isNacked:
 			endAt(at)
 		case running != nil && vt.After(running.To): // extended
 			running.To = vt
@@ -104,4 +112,24 @@ func MostAtOnce(leases []*Lease) (most int, when time.Time) {
 		}
 	}
 	return most, when
+}
+
+// FirstTooEarly returns the first of a group's leases that does not conform to a rate, by the generic cell rate algorithm, and how much too early its claim was; nil: all conform. Claims that were
+// undone do not count.
+func FirstTooEarly(leases []*Lease, burst int, interval time.Duration) (*Lease, time.Duration) {
+	var tat time.Time // the theoretical arrival time of the next claim
+	for _, l := range slices.SortedFunc(slices.Values(leases), func(a, b *Lease) int { return a.Claimed.Compare(b.Claimed) }) {
+		if l.IsReleased {
+			continue
+		}
+		// Intervals of the database are rounded to microseconds.
+		if early := tat.Add(-time.Duration(burst-1) * interval).Sub(l.Claimed); early > 10*time.Microsecond {
+			return l, early
+		}
+		if tat.Before(l.Claimed) {
+			tat = l.Claimed
+		}
+		tat = tat.Add(interval)
+	}
+	return nil, 0
 }

@@ -60,6 +60,7 @@ const groupRecorder = `
 create table group_check.posted (tx int8, at timestamptz); -- transactions that a poster knows to be committed
 create table group_check.block (seq int8 generated always as identity, at timestamptz, queue text, key text, copy int8, is_gone boolean);
 create table group_check.change (at timestamptz, queue text, key text, what text, value text);
+create table group_check.hold (queue text, key text, since timestamptz, until timestamptz); -- holds that a worker knows to be committed, and how long they last at least
 create function group_check.record_block() returns trigger language plpgsql set search_path to pg_catalog as $$
 declare
   r agent_private.group_block = case when tg_op = 'DELETE' then old else new end;
@@ -279,6 +280,7 @@ type groupClaim struct {
 	id      int64
 	receipt string
 	queue   string
+	group   *string
 }
 
 func (l *groupLoad) take(ctx context.Context, db interface {
@@ -289,11 +291,13 @@ func (l *groupLoad) take(ctx context.Context, db interface {
 	if n%3 == 0 {
 		types = []string{fmt.Sprintf("t%d", rand.IntN(3))}
 	}
-	rows, err := db.Query(ctx, `select e.id, agent.receipt(e), e.queue from agent.claim_events($1, $2, _invisible_for => $3, _types => $4) e`, queue, n, groupLoadLease, types)
+	rows, err := db.Query(ctx, `select e.id, agent.receipt(e), e.queue, e.group_key from agent.claim_events($1, $2, _invisible_for => $3, _types => $4) e`, queue, n, groupLoadLease, types)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (c groupClaim, err error) { return c, r.Scan(&c.id, &c.receipt, &c.queue) })
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (c groupClaim, err error) {
+		return c, r.Scan(&c.id, &c.receipt, &c.queue, &c.group)
+	})
 }
 
 func acked(ctx context.Context, db interface {
@@ -310,15 +314,32 @@ func acked(ctx context.Context, db interface {
 	return err
 }
 
+// nackAndHold nacks an event and has its group left alone for some time.
+func nackAndHold(ctx context.Context, db *pgx.Conn, c groupClaim, hold time.Duration) error {
+	var before time.Time
+	if err := db.QueryRow(ctx, `select clock_timestamp()`).Scan(&before); err != nil {
+		return err
+	}
+	var queue string // it may have been moved meanwhile
+	if err := db.QueryRow(ctx, `select queue from agent.nack_event($1, $2, _hold_group => $3)`, c.id, c.receipt, hold).Scan(&queue); err != nil {
+		return err
+	}
+	_, err := db.Exec(ctx, `insert into group_check.hold values ($1, $2, clock_timestamp(), $3)`, queue, c.group, before.Add(hold))
+	return err
+}
+
 // consume claims events, and ends them in all the ways there are.
 func (l *groupLoad) consume(random *rand.Rand) func(context.Context, *pgx.Conn) error {
 	return func(ctx context.Context, db *pgx.Conn) error {
-		exec := func(sql string, args ...any) error { // a lost lease is none of its errors
-			_, err := db.Exec(ctx, sql, args...)
+		unlessLost := func(err error) error { // a lost lease is no error of the load
 			if pgErr, isAnswer := errors.AsType[*pgconn.PgError](err); isAnswer && (pgErr.Code == "QD001" || pgErr.Code == "QD002") {
 				return nil
 			}
 			return err
+		}
+		exec := func(sql string, args ...any) error {
+			_, err := db.Exec(ctx, sql, args...)
+			return unlessLost(err)
 		}
 		for {
 			select {
@@ -361,7 +382,7 @@ func (l *groupLoad) consume(random *rand.Rand) func(context.Context, *pgx.Conn) 
 			for len(claims) > 0 {
 				c := claims[0]
 				claims = claims[1:]
-				switch random.IntN(16) {
+				switch random.IntN(19) {
 				case 0:
 					err = exec(`select agent.nack_event($1, $2, $3)`, c.id, c.receipt, time.Duration(random.IntN(400))*time.Millisecond)
 				case 1:
@@ -386,6 +407,13 @@ func (l *groupLoad) consume(random *rand.Rand) func(context.Context, *pgx.Conn) 
 				case 7: // it fails
 					if c.queue == "strict" {
 						err = exec(`select agent.nack_event($1, $2, _final => true)`, c.id, c.receipt)
+					} else {
+						err = acked(ctx, db, c)
+					}
+				case 8, 9, 10: // its group is left alone
+					// In the queue held, the load ends holds. In one without limits, a hold holds with the first commit that has its groups need turns, which may be another one.
+					if c.group != nil && c.queue != "held" && c.queue != "changing" && c.queue != "free" {
+						err = unlessLost(nackAndHold(ctx, db, c, time.Duration(1+random.IntN(200))*time.Millisecond))
 					} else {
 						err = acked(ctx, db, c)
 					}
@@ -442,8 +470,8 @@ func runGroupLoad(t *testing.T, events int, breakage ...string) []string {
 	close(l.stop)
 	l.posts.Wait()
 	if _, err := l.sql.Exec(t.Context(), `
-		insert into group_check.change select clock_timestamp(), queue, key, 'resume', null from agent.queue_group where paused or held_until is not null;
-		select agent.delete_group(queue, key) from agent.queue_group where paused or held_until is not null;
+		insert into group_check.change select clock_timestamp(), queue, key, 'resume', null from agent.queue_group where queue = 'held' and (paused or held_until is not null);
+		select agent.delete_group(queue, key) from agent.queue_group where queue = 'held' and (paused or held_until is not null);
 		insert into group_check.change values (clock_timestamp(), 'changing', null, 'before', '{"concurrency": 4}');
 		select agent.put_queue('changing', '{"max_attempts": 1000, "flow": {"concurrency": 4}}')`); err != nil {
 		l.fault("ending the pauses: %v", err)
@@ -499,9 +527,8 @@ func (l *groupLoad) verify() {
 		l.t.Logf("%s: %d claims", q.name, len(byQueue[q.name]))
 	}
 	l.checkOrder()
-	l.checkRates()
 	limits := l.limitsOfChanging()
-	paused := l.pauses()
+	paused := append(l.pauses(), l.holds()...)
 	for of, spans := range byGroup {
 		i := slices.IndexFunc(limitedQueues, func(q limitedQueue) bool { return q.name == of[0] })
 		q := limitedQueues[i]
@@ -511,13 +538,18 @@ func (l *groupLoad) verify() {
 		if most, when := grouptest.MostAtOnce(spans); q.concurrency > 0 && most > q.concurrency {
 			l.fault("%d leases of the group %s of %s at once at %s, the limit is %d", most, of[1], q.name, when.Format(time.RFC3339Nano), q.concurrency)
 		}
+		if q.rate > 0 {
+			if lease, early := grouptest.FirstTooEarly(spans, q.burst, time.Second/time.Duration(q.rate)); lease != nil {
+				l.fault("the group %s of %s was claimed at %s, %s before its rate allows it", of[1], q.name, lease.Claimed.Format(time.RFC3339Nano), early)
+			}
+		}
 		for _, s := range spans {
 			if q.name == "changing" {
 				l.checkChanged(of[1], s, spans, limits)
 			}
 			for _, p := range paused {
-				if q.name == "held" && p.key == of[1] && s.From.After(p.from.Add(20*time.Millisecond)) && s.From.Before(p.to) {
-					l.fault("the group %s was claimed %s before its pause ended", of[1], p.to.Sub(s.From))
+				if p.queue == q.name && p.key == of[1] && s.Began.After(p.from) && s.From.Before(p.to) {
+					l.fault("the group %s of %s was claimed at %s, %s before its %s ended", of[1], q.name, s.From.Format(time.RFC3339Nano), p.to.Sub(s.From), p.kind)
 				}
 			}
 		}
@@ -572,46 +604,6 @@ func (l *groupLoad) checkOrder() {
 	l.t.Logf("%d times a group has stopped", pgtest.Query[int64](l.t, l.sql, `select count(*) from group_check.block where not is_gone and copy is null`))
 }
 
-// checkRates checks that in no window of time more events of a group were claimed than its burst and what its rate adds. Claims that were released do not count.
-func (l *groupLoad) checkRates() {
-	for _, q := range limitedQueues {
-		if q.rate == 0 {
-			continue
-		}
-		rows, err := l.sql.Query(l.t.Context(), `
-			select c.key, c.claimed
-			from
-			( select l.*, lag(l.attempts) over w as before, lead(l.attempts) over w as after, lead(l.op) over w as next
-			  from group_check.log l
-			  where l.queue = $1 and l.key <> ''
-			  window w as (partition by l.id order by l.seq)
-			) as c
-			where c.op = 'UPDATE' and c.attempts > c.before and (c.next is distinct from 'UPDATE' or c.after >= c.attempts)
-			order by c.key, c.claimed`, q.name)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		var key, last string
-		var at, tat time.Time
-		step := time.Second / time.Duration(q.rate)
-		if _, err := pgx.ForEachRow(rows, []any{&key, &at}, func() error {
-			if key != last {
-				last, tat = key, time.Time{}
-			}
-			if early := tat.Add(-time.Duration(q.burst-1) * step).Sub(at); early > 10*time.Microsecond {
-				l.fault("the group %s of %s was claimed at %s, %s before its rate allows it", key, q.name, at.Format(time.RFC3339Nano), early)
-			}
-			if tat.Before(at) {
-				tat = at
-			}
-			tat = tat.Add(step)
-			return nil
-		}); err != nil {
-			l.t.Fatal(err)
-		}
-	}
-}
-
 // limitInForce is a limit of the queue that changes: it came into force between from and to.
 type limitInForce struct {
 	from, to time.Time
@@ -663,10 +655,27 @@ func (l *groupLoad) checkChanged(key string, s *grouptest.Lease, spans []*groupt
 	}
 }
 
-// A pause is when a group was paused.
+// A pause is when a group was paused, or held by a nack: what was in force from some time on.
 type pause struct {
-	key      string
-	from, to time.Time
+	kind, queue, key string
+	from, to         time.Time
+}
+
+// holds returns the holds by nacks.
+func (l *groupLoad) holds() []pause {
+	rows, err := l.sql.Query(l.t.Context(), `select queue, key, since, until from group_check.hold where since < until`)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	held, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (p pause, err error) {
+		p.kind = "hold"
+		return p, r.Scan(&p.queue, &p.key, &p.from, &p.to)
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Logf("%d holds by nacks", len(held))
+	return held
 }
 
 // pauses returns when groups were paused.
@@ -680,7 +689,7 @@ func (l *groupLoad) pauses() (paused []pause) {
 	var key, what string
 	if _, err := pgx.ForEachRow(rows, []any{&at, &key, &what}, func() error {
 		if from, isPaused := since[key]; what == "resume" && isPaused {
-			paused = append(paused, pause{key, from, at})
+			paused = append(paused, pause{"pause", "held", key, from, at})
 			delete(since, key)
 		} else if what == "pause" {
 			since[key] = at
@@ -750,6 +759,9 @@ func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
 		},
 		"a rate of claims that are not counted": {
 			[]string{brokenFunction("admit_paced_events", `where k.claims > 0`, `where false`)}, "before its rate allows it",
+		},
+		"a hold that leaves what was admitted before": {
+			[]string{brokenFunction("revoke_turns", `and e.flow_version is not null`, `and false`)}, "before its hold ended",
 		},
 		"the total counted before its lock": {
 			[]string{brokenFunction("begin_limited_claim", `for no key update;`, `;`)}, "leases of the queue",
