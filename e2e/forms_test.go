@@ -87,6 +87,8 @@ func TestEachFormWorksWithoutScripts(t *testing.T) {
 	send("", "mail/post", "Posted the event", "event", `{"n":1}`, "type", "mail.welcome", "delay", "5m")
 	send("queues/mail/policy", "mail/policy", "Validation failed", "max_attempts", "many")
 	send("", "mail/policy", "The policy is stored", "max_attempts", "3", "backoff/kind", "constant", "backoff/base", "5s")
+	send("queues/grouped/policy", "grouped/policy", "Validation failed", "flow/concurrency", "many", "flow/on_failed", "block", "flow/rate/limit", "10", "flow/rate/period", "soon")
+	send("", "grouped/policy", "50 of the queue, each group in order, stopped by a failed event, 10 of a group claimed each", "group_from", "/tenant", "flow/concurrency", "", "flow/total", "50", "flow/rate/period", "1m", "flow/rate/burst", "3")
 	send("queues/mail/move", "mail/move", "Events moved: 1", "to", "elsewhere", "limit", "1")
 	send("queues/elsewhere/purge", "elsewhere/purge", "Events purged: 1")
 	send("queues/elsewhere/delete", "elsewhere/delete", "The queue is deleted")

@@ -18,16 +18,19 @@ func changePolicy(v *visit) (view, error) {
 	return view{name: "policy-form", title: "Policy of " + q.Queue, nav: "queues", body: &ui.PolicyForm{Policy: q.Policy}}, nil
 }
 
-// storePolicy replaces the policy of a queue, if it is still the version that the form was about. Whether the queue is paused, and its limits, stay as they are.
+// storePolicy replaces the policy of a queue, if it is still the version that the form was about. Whether the queue is paused stays as it is.
 func storePolicy(v *visit) (string, error) {
 	name := v.parameter("name")
 	q, err := v.api.GetQueue(v.r.Context(), name)
 	if err != nil {
 		return "", err
 	}
-	s := settings{"paused": q.Paused, "flow": q.Flow}
-	s.texts(v, "invisible_for", "history_retention", "delay", "wait", "group_from", "dead_letter/queue")
-	s.numbers(v, "max_attempts")
+	s := settings{"paused": q.Paused}
+	s.texts(v, "invisible_for", "history_retention", "delay", "wait", "group_from", "dead_letter/queue", "flow/on_failed", "flow/rate/period")
+	s.numbers(v, "max_attempts", "flow/concurrency", "flow/total", "flow/rate/limit", "flow/rate/burst")
+	if v.form.Get("flow/on_failed") != "" { // the form has one field for both
+		s.put("flow/order", true)
+	}
 	if v.form.Get("backoff/kind") != "" {
 		s.texts(v, "backoff/kind", "backoff/base", "backoff/max")
 		s.numbers(v, "backoff/factor", "backoff/jitter")
