@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/queued/queued/client"
@@ -139,6 +140,43 @@ type Queue struct {
 	// Placement says on which cells it is; nil: there is one.
 	Placement *Placement
 	PostKey   string // the nonce of the form, so that sending it twice posts one event
+}
+
+// blockers are the reasons for which groups wait, as a page says how many do.
+var blockers = [][2]string{
+	{client.BlockedByConcurrency, "by concurrency"},
+	{client.BlockedByTotal, "by the limit of the queue"},
+	{client.BlockedByOrder, "by order"},
+	{client.BlockedByRate, "by rate"},
+	{client.BlockedByHold, "held"},
+	{client.BlockedByPause, "paused"},
+	{client.BlockedByQueue, "as the queue is paused"},
+}
+
+// BlockedGroups says how many of the groups wait, by what for, and how many events do in the one that has the most; empty: none.
+func (q *Queue) BlockedGroups() string {
+	counts := make(map[string]int)
+	longest := 0
+	for _, g := range q.Groups {
+		if g.BlockedBy != nil {
+			counts[g.BlockedBy.Reason]++
+		}
+		longest = max(longest, g.Waiting)
+	}
+	var blocked []string
+	for _, b := range blockers {
+		if n := counts[b[0]]; n > 0 {
+			blocked = append(blocked, number(n)+" "+b[1])
+		}
+	}
+	if len(blocked) == 0 {
+		return ""
+	}
+	text := "blocked: " + strings.Join(blocked, ", ")
+	if longest > 0 {
+		text += "; " + Count(longest, "event waits", "events wait") + " in the longest line"
+	}
+	return text
 }
 
 // Buckets are the outcomes of the queue, as a chart has them.
