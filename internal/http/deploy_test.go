@@ -99,6 +99,8 @@ func TestMetricsOfAlertsAndDashboardAreServed(t *testing.T) {
 		}
 	}](admin.call("POST", "/claim", `{"queue":"work"}`).want(200)).Events[0]
 	admin.call("DELETE", fmt.Sprintf("/events/%d?receipt=%s", e.ID, e.Receipt), "").want(204)
+	admin.call("PUT", "/queues/work", `{"flow":{"concurrency":1}}`).want(200)
+	h.sql(`select agent_service.sample_groups()`)
 	scrape := admin.scrape(`queued_pushes_total{`, `queued_webhooks_total{`, `queued_upkeep_age_seconds{`, `queued_database_unsafe_setting{`)
 	served := map[string][]string{}
 	for line := range strings.Lines(scrape) {

@@ -74,6 +74,31 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 	}
 }
 
+func TestMetricsCountTheGroupsThatWait(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("PUT", "/queues/mail", `{"flow":{"concurrency":1}}`).want(200)
+	for _, group := range []string{"a", "a", "a", "b", "c", "c"} {
+		h.call("POST", "/events?queue=mail&group="+group, `{}`).want(201)
+	}
+	h.call("POST", "/claim", `{"queue":"mail","limit":10}`).want(200)
+	h.call("PUT", "/queues/mail/groups/c", `{"paused":true}`).want(200)
+	h.sql(`select agent_service.sample_groups()`)
+	got := h.call("GET", "/metrics", "").want(200).body
+	for _, want := range []string{
+		`queued_groups_blocked{queue="mail",reason="concurrency"} 1`,
+		`queued_groups_blocked{queue="mail",reason="hold"} 0`,
+		`queued_groups_blocked{queue="mail",reason="order"} 0`,
+		`queued_groups_blocked{queue="mail",reason="paused"} 1`,
+		`queued_groups_blocked{queue="mail",reason="rate"} 0`,
+		`queued_longest_group_events{queue="mail"} 2`,
+	} {
+		if !strings.Contains(got, "\n"+want) {
+			t.Errorf("%s is missing in\n%s", want, regexp.MustCompile(`(?m)^[^q].*\n`).ReplaceAllString(got, ""))
+		}
+	}
+}
+
 var (
 	metricRow    = regexp.MustCompile("(?m)^\\| (`queued_[^|]*) \\| ([^|]*)\\| ")
 	metricFamily = regexp.MustCompile(`^queued_events_\{(.*)\}_total$`)
@@ -112,6 +137,8 @@ func TestMetricsHaveTheLabelsThatAreDocumented(t *testing.T) {
 
 	h := setup(t)
 	h.insert(`{}`)
+	h.call("PUT", "/queues/default", `{"flow":{"concurrency":1}}`).want(200)
+	h.sql(`select agent_service.sample_groups()`)
 	h.call("PUT", "/subscriptions/mailer", `{"filters":[{"topics":["a"]}]}`).want(201)
 	scrape := h.call("GET", "/metrics", "").want(200).body
 	has := map[string][]string{}

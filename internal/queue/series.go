@@ -242,6 +242,9 @@ func (s *Service) sampleQueues(ctx context.Context) error {
 	if err != nil || !isMine {
 		return nil // another process does it, and counts the outcomes
 	}
+	if err := s.sampleGroups(ctx); err != nil {
+		return err
+	}
 	for tries := 0; tries < settleTries; {
 		var did string
 		err := s.sampling(ctx, `select agent_service.count_outcomes()`, &did)
@@ -264,6 +267,35 @@ func (s *Service) sampleQueues(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// sampleGroups counts the groups that wait. Where that takes too long, what was counted before stays.
+func (s *Service) sampleGroups(ctx context.Context) error {
+	var done string
+	err := s.sampling(ctx, `select agent_service.sample_groups()`, &done)
+	switch {
+	case errors.Is(err, ErrLocked):
+		return nil
+	case errors.Is(err, ErrQueryTimeout):
+		s.cfg.Logger.Warn().Msg("the groups that wait could not be counted in time")
+		return nil
+	}
+	return err
+}
+
+// GroupSamples returns what the groups of queues wait for, of those queues among names that have groups. It is counted once a minute by one process. It fails with ErrQueryTimeout.
+func (s *Service) GroupSamples(ctx context.Context, names []string) ([]GroupSample, error) {
+	samples, err := collect[GroupSample](ctx, s, `
+		select queue, concurrency, in_order, rate, hold, paused, longest
+		from agent_service.list_group_samples($1)`, names)
+	return samples, wrap("reading what groups wait for", err)
+}
+
+// A GroupSample counts the groups of a queue whose events wait, by what for: see Block. Of more than 1,000 groups the counts are estimates.
+type GroupSample struct {
+	Queue                                    string
+	Concurrency, InOrder, Rate, Hold, Paused int64
+	Longest                                  int64 // events that wait in the group that has the most, of up to 100,000
 }
 
 // sampling runs a statement of the samples, in bounded time.

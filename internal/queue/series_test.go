@@ -3,6 +3,8 @@ package queue_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -492,5 +494,65 @@ func TestBadParametersOfStatisticsAreRefused(t *testing.T) {
 		if _, ok := errors.AsType[*queue.InvalidError](err); !ok {
 			t.Errorf("%+v: got %v", p, err)
 		}
+	}
+}
+
+// TestSamplesCountTheGroupsThatWait compares the samples with the listing of groups.
+func TestSamplesCountTheGroupsThatWait(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "slots", `{"concurrency": 1}`)
+	b.insertGrouped(t, "slots", "a", "a", "a", "b", "b", "free", "held", "held", "paused", "paused", "roomy", "roomy")
+	b.claimSQL(t, "slots")
+	b.insertGrouped(t, "slots", "late", "late")
+	b.exec(t, `select agent.put_group('slots', 'held', '{"hold": "1 hour"}'), agent.put_group('slots', 'paused', '{"paused": true}'), agent.put_group('slots', 'roomy', '{"concurrency": 2}')`)
+	b.limit(t, "ordered", `{"order": true, "on_failed": "block"}`)
+	failed := b.insertGrouped(t, "ordered", "a", "a", "b", "stopped", "stopped")[3]
+	b.claimSQL(t, "ordered")
+	b.exec(t, `select agent.nack_event($1, null, _final => true)`, failed)
+	b.limit(t, "paced", `{"rate": {"limit": 1, "period": "1 hour"}}`)
+	b.insertGrouped(t, "paced", "a", "a", "a", "b", "b", "c")
+	b.claimSQL(t, "paced")
+	b.limit(t, "stopped", `{"concurrency": 1}`)
+	b.insertGrouped(t, "stopped", "a", "a")
+	b.claimSQL(t, "stopped")
+	b.exec(t, `select agent.pause_queue('stopped')`)
+	b.insertGrouped(t, "free", "a", "a")
+
+	b.exec(t, `select agent_service.sample_groups()`)
+	names := []string{"slots", "ordered", "paced", "stopped", "free"}
+	got, err := b.GroupSamples(t.Context(), names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []queue.GroupSample{
+		{Queue: "ordered", InOrder: 2, Longest: 1}, {Queue: "paced", Rate: 2, Longest: 1}, {Queue: "slots", Concurrency: 2, Hold: 1, Paused: 1, Longest: 2}, {Queue: "stopped", Longest: 1},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("sampled %+v, want %+v", got, want)
+	}
+	for _, g := range got {
+		counts := map[string]int64{}
+		reasons := pgtest.Query[[]string](t, b.sql, `select coalesce(array_agg(blocked_by ->> 'reason'), '{}') from agent.list_groups($1, 1000, _blocked => true)`, g.Queue)
+		for _, reason := range reasons {
+			counts[reason]++
+		}
+		delete(counts, "queue_paused")
+		sampled := map[string]int64{"concurrency": g.Concurrency, "order": g.InOrder, "rate": g.Rate, "hold": g.Hold, "paused": g.Paused}
+		maps.DeleteFunc(sampled, func(_ string, n int64) bool { return n == 0 })
+		if !maps.Equal(counts, sampled) {
+			t.Errorf("of the queue %s are listed %v, sampled %v", g.Queue, counts, sampled)
+		}
+	}
+
+	// Of many groups the counts are estimates.
+	b.limit(t, "many", `{"concurrency": 1}`)
+	b.exec(t, `select count(agent.insert_event('{}', 'many', _group => 'g' || n % 5000)) from generate_series(1, 10000) n`)
+	for range 100 {
+		b.claimSQL(t, "many")
+	}
+	b.exec(t, `select agent_service.sample_groups()`)
+	if got, err = b.GroupSamples(t.Context(), []string{"many"}); err != nil || len(got) != 1 || got[0].Concurrency < 4000 || got[0].Concurrency > 6000 || got[0].Longest != 1 {
+		t.Errorf("of 5,000 groups that wait are sampled %+v: %v", got, err)
 	}
 }

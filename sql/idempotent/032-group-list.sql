@@ -322,3 +322,130 @@ begin
   );
 end
 $func$;
+
+-- How many of these groups of a queue wait, by what for, as agent.list_groups says it. It counts nothing beyond what an answer takes, so that it may look at many of them.
+create or replace function agent_private.count_blocked_groups
+  (_queue text, _keys text[], out concurrency int8, out in_order int8, out rate int8, out hold int8, out paused int8)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _max_counted int4 = 1000; -- of a group with so many admitted events and others that wait, one waits for a slot
+  _policy agent.queue;
+begin
+  select q.* into _policy from agent.queue q where q.name = _queue;
+  select count(*) filter (where b.reason = 'concurrency'), count(*) filter (where b.reason = 'order'), count(*) filter (where b.reason = 'rate')
+  , count(*) filter (where b.reason = 'hold'), count(*) filter (where b.reason = 'paused')
+  into concurrency, in_order, rate, hold, paused
+  from unnest(_keys) as k (key)
+  join agent.queue_group g on g.queue = _queue and g.key = k.key
+  cross join lateral (select exists (select from agent.event e where e.queue = _queue and e.group_key = g.key and e.flow = 3) as waits) as w
+  cross join lateral
+  ( select case
+      when _policy.paused then null
+      when g.paused and w.waits then 'paused'
+      when w.waits and
+        ( g.held_until > _now
+          or exists (select from agent_private.group_wake h where h.queue = _queue and h.key = g.key and h.hold_until is not null and h.hold_until > _now)
+        ) then 'hold'
+      when _policy.flow_paced
+        and not exists (select from agent.event e where e.queue = _queue and e.group_key = g.key and e.flow <= 2 and e.vt <= _now)
+        and exists
+        ( select from agent.event e
+          where e.queue = _queue and e.group_key = g.key and e.flow = 1 and e.vt > _now and (e.attempts = 0 or e.nacked_at is not null)
+        ) then 'rate'
+      when _policy.flow_on_failed = 'block'
+        and exists (select from agent_private.group_block b where b.queue = _queue and b.key = g.key and b.requeued_as is null) then 'order'
+      when _policy.flow_order and exists (select from agent.event e where e.queue = _queue and e.group_key = g.key and e.flow <= 2)
+        and (w.waits or exists (select from agent.event e where e.queue = _queue and e.group_key = g.key and e.flow = 4)) then 'order'
+      when w.waits and least(coalesce(g.concurrency, _policy.flow_concurrency), _max_counted) <=
+        ( select count(*)
+          from
+          ( select from agent.event e
+            where e.queue = _queue and e.group_key = g.key and e.flow <= 2
+            limit least(coalesce(g.concurrency, _policy.flow_concurrency), _max_counted)
+          ) as e
+        ) then 'concurrency'
+    end as reason
+  ) as b;
+end
+$func$;
+
+-- Counts, for metrics, the groups of queues with limits that wait, by what for, and the events that wait in the group that has the most of them. Of a queue with more than 1,000 groups it looks at about so many,
+-- chosen anew each time, and the counts are estimates; the longest lines are found by a sample of what waits, as agent_service.longest_groups finds them, and up to 100,000 events of each are counted. Queues that it has
+-- not come to after two seconds are the first ones of the next call. Raises lock_not_available (55P03) while another session does it. For the service, which calls it once a minute.
+create or replace function agent_service.sample_groups()
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set max_parallel_workers_per_gather to 0
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _began timestamptz = clock_timestamp();
+  _max_looked int4 = 1000;
+  _max_counted int4 = 100000;
+  _queue text;
+  _groups int8;
+  _salt int8 = extract(epoch from _began)::int8;
+  _keys text[];
+  _blocked record;
+  _share float8; -- by which the counts are multiplied
+  _longest int8;
+begin
+  perform agent_private.lock_upkeep('queue_samples');
+  delete from agent_private.group_sample s where not exists (select from agent.queue q where q.name = s.queue and q.flow_version is not null);
+  for _queue in
+    select q.name
+    from agent.queue q
+    left join agent_private.group_sample s on s.queue = q.name
+    where q.flow_version is not null
+    order by s.at nulls first, q.name
+  loop
+    exit when clock_timestamp() > _began + interval '2 seconds';
+    select count(*) into _groups from agent.queue_group g where g.queue = _queue;
+    _keys = array
+    ( select g.key
+      from agent.queue_group g
+      where g.queue = _queue and (_groups <= _max_looked or hashtextextended(g.key, _salt) & 1048575 < 1048576.0 * _max_looked / _groups)
+    );
+    _share = case when cardinality(_keys) > 0 then _groups::float8 / cardinality(_keys) else 1 end;
+    select b.* into _blocked from agent_private.count_blocked_groups(_queue, _keys) b;
+    select coalesce(max(l.n), 0) into _longest
+    from unnest(agent_private.sample_groups(_queue, 20)) as k (key)
+    cross join lateral
+    ( select count(*) as n
+      from (select from agent.event e where e.queue = _queue and e.group_key = k.key and e.flow = 3 limit _max_counted) as e
+    ) as l;
+    insert into agent_private.group_sample as s (queue, at, concurrency, in_order, rate, hold, paused, longest)
+    values (_queue, clock_timestamp(), round(_blocked.concurrency * _share), round(_blocked.in_order * _share), round(_blocked.rate * _share), round(_blocked.hold * _share)
+    , round(_blocked.paused * _share), _longest)
+    on conflict (queue) do update
+    set at = excluded.at, concurrency = excluded.concurrency, in_order = excluded.in_order, rate = excluded.rate, hold = excluded.hold, paused = excluded.paused, longest = excluded.longest;
+  end loop;
+end
+$func$;
+
+-- What agent_service.sample_groups has found of these queues within the last hour. For the service.
+create or replace function agent_service.list_group_samples(_names text[])
+returns table (queue text, concurrency int8, in_order int8, rate int8, hold int8, paused int8, longest int8)
+language sql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select s.queue, s.concurrency, s.in_order, s.rate, s.hold, s.paused, s.longest
+  from agent_private.group_sample s
+  where s.queue = any (_names) and s.at > clock_timestamp() - interval '1 hour'
+  order by s.queue
+$func$;

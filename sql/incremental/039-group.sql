@@ -183,3 +183,21 @@ with
 , vacuum_truncate = false
 );
 create index group_claim_key on agent_private.group_claim (queue, key);
+
+-- agent_private.group_sample: what the groups of each queue wait for, as it was looked at last: once a minute, for metrics.
+create table agent_private.group_sample
+( queue text collate "C" not null
+, at timestamptz not null
+, concurrency int8 not null                 -- groups that wait for a free slot
+, in_order int8 not null                    -- groups that wait for one of their events, or have stopped
+, rate int8 not null
+, hold int8 not null
+, paused int8 not null
+, longest int8 not null                     -- events that wait in the group that has the most of them
+, constraint group_sample_pkey primary key (queue)
+)
+with
+( autovacuum_vacuum_threshold = 1000
+, autovacuum_vacuum_scale_factor = 0.02
+, autovacuum_vacuum_cost_delay = 0
+);
