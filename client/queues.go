@@ -14,9 +14,10 @@ import (
 // A QueueStats counts the events of a queue.
 type QueueStats struct {
 	Queue string `json:"queue"`
-	// Ready events can be claimed now, scheduled ones later; leased ones are being worked on.
+	// Ready events can be claimed now, scheduled ones later; waiting ones are due, and wait for their turn in their group; leased ones are being worked on.
 	Ready     int `json:"ready"`
 	Scheduled int `json:"scheduled"`
+	Waiting   int `json:"waiting"`
 	Leased    int `json:"leased"`
 	// OldestReadyAge is how long the oldest ready event has been claimable; 0 if none is ready.
 	OldestReadyAge  time.Duration `json:"oldest_ready_age"`
@@ -291,6 +292,7 @@ type Queue struct {
 	Policy
 	Ready           int           `json:"ready"`
 	Scheduled       int           `json:"scheduled"`
+	Waiting         int           `json:"waiting"`
 	Leased          int           `json:"leased"`
 	OldestReadyAge  time.Duration `json:"oldest_ready_age"`
 	DoneLastHour    int           `json:"done_last_hour"`
@@ -305,6 +307,7 @@ type Queue struct {
 type queueCounts struct {
 	Ready           int          `json:"ready"`
 	Scheduled       int          `json:"scheduled"`
+	Waiting         int          `json:"waiting"`
 	Leased          int          `json:"leased"`
 	OldestReadyAge  nullDuration `json:"oldest_ready_age"`
 	DoneLastHour    int          `json:"done_last_hour"`
@@ -321,7 +324,7 @@ func (q Queue) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.ExpiredLastHour, q.Estimated, q.DeadLettersOf, q.UnavailableCells})
+	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Waiting, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.ExpiredLastHour, q.Estimated, q.DeadLettersOf, q.UnavailableCells})
 	if err != nil {
 		return nil, err
 	}
@@ -334,7 +337,7 @@ func (q *Queue) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return err
 	}
-	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.ExpiredLastHour, c.Estimated, c.DeadLettersOf, c.UnavailableCells}
+	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Waiting, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.ExpiredLastHour, c.Estimated, c.DeadLettersOf, c.UnavailableCells}
 	return q.Policy.UnmarshalJSON(text)
 }
 

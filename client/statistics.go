@@ -60,6 +60,7 @@ type SeriesBucket struct {
 	Samples          int      `json:"samples"`
 	Ready            *int     `json:"ready"`
 	Scheduled        *int     `json:"scheduled"`
+	Waiting          *int     `json:"waiting"`
 	Leased           *int     `json:"leased"`
 	OldestReadyAgeMS *float64 `json:"oldest_ready_age_ms"`
 	// Estimated says that the counts are estimates.
@@ -140,6 +141,7 @@ type QueuesOverview struct {
 type OverviewFigures struct {
 	Ready            int      `json:"ready"`
 	Scheduled        int      `json:"scheduled"`
+	Waiting          int      `json:"waiting"`
 	Leased           int      `json:"leased"`
 	OldestReadyAgeMS *float64 `json:"oldest_ready_age_ms"`
 	Estimated        bool     `json:"estimated"`

@@ -41,7 +41,7 @@ func (g *Gateway) answerDelete(c *call, r *http.Request, cells []*cell, body []b
 		if err != nil {
 			return away(at.number, "Cell "+at.label+" holds a part of the queue, and cannot be asked whether it has events. Nothing was deleted; retry.", err)
 		}
-		waiting += has.Ready + has.Scheduled
+		waiting += has.events() - has.Leased
 		leased += has.Leased
 	}
 	switch {
@@ -87,9 +87,12 @@ func (g *Gateway) checkUnnamed(c *call, r *http.Request, cells []*cell) error {
 
 // A waitingCount is how many events a cell has of a queue.
 type waitingCount struct {
-	Ready, Scheduled, Leased int64
-	Estimated                bool
+	Ready, Scheduled, Waiting, Leased int64
+	Estimated                         bool
 }
+
+// events counts them all, whatever their state.
+func (w *waitingCount) events() int64 { return w.Ready + w.Scheduled + w.Waiting + w.Leased }
 
 // countsOf asks a cell, in the gateway's name, how many events it has of a queue.
 func (g *Gateway) countsOf(ctx context.Context, at *cell, queue string) (has waitingCount, err error) {

@@ -182,8 +182,8 @@ func TestQueueThatIsNotEmptyOnOneCellIsNotDeleted(t *testing.T) {
 	for _, w := range cells {
 		w.answersWith("DELETE /queues/wide", 200, `{"purged":1}`)
 	}
-	cells[2].counts = `{"ready":2,"scheduled":1,"leased":0}`
-	e.want(409, `The queue has events: 3.`, "DELETE", "/queues/wide", "")
+	cells[2].counts = `{"ready":2,"scheduled":1,"waiting":4,"leased":0}`
+	e.want(409, `The queue has events: 7.`, "DELETE", "/queues/wide", "")
 	cells[0].counts = `{"ready":0,"scheduled":0,"leased":4}`
 	e.want(409, `"queue_leased"`, "DELETE", "/queues/wide?purge=true", "")
 	for _, w := range cells {

@@ -196,8 +196,8 @@ func (g *Gateway) checkUnused(c *call, r *http.Request) error {
 	if len(queues) > 0 {
 		return refuse(cellInUse, "The cell has events of %s, which nobody would find any more. Have them worked or purged first. The same call at home itself takes it off the list in any case.", someOf(queues, page.Next != nil))
 	}
-	waiting, err := g.countsOf(ctx, g.home(), fmt.Sprintf("queued.forward.%d", number))
-	if err == nil && waiting.Ready+waiting.Scheduled+waiting.Leased > 0 {
+	forwarded, err := g.countsOf(ctx, g.home(), fmt.Sprintf("queued.forward.%d", number))
+	if err == nil && forwarded.events() > 0 {
 		return refuse(cellInUse, "Home has events wait for the cell, in the queue queued.forward.%d. The same call at home itself takes it off the list in any case.", number)
 	}
 	if n, err := g.countSchedules(ctx, at, ""); err == nil && n > 0 {

@@ -169,11 +169,11 @@ func TestCellThatSomethingIsLeftOnStaysListed(t *testing.T) {
 	home, other, given := newFakeCell(t, 0), newFakeCell(t, 2), newFakeCell(t, 1)
 	home.answers("DELETE /cells/{number}", http.StatusNoContent, "")
 	home.mux.HandleFunc("GET /queues/{name}", func(w http.ResponseWriter, r *http.Request) {
-		ready := 0
+		waiting := 0
 		if home.queues.Load() != nil && r.PathValue("name") == "queued.forward.2" {
-			ready = 1
+			waiting = 1
 		}
-		_, _ = fmt.Fprintf(w, `{"ready":%d}`, ready)
+		_, _ = fmt.Fprintf(w, `{"waiting":%d}`, waiting)
 	})
 	schedules := atomic.Int64{}
 	other.mux.HandleFunc("GET /schedules", func(w http.ResponseWriter, r *http.Request) {

@@ -314,5 +314,5 @@ func (g *Gateway) findEmptyOf(ctx context.Context, p *placement) {
 // isEmpty reports whether a cell says that it has no event of a queue.
 func (g *Gateway) isEmpty(ctx context.Context, at *cell, queue string) bool {
 	has, err := g.countsOf(ctx, at, queue)
-	return err == nil && !has.Estimated && has.Ready+has.Scheduled+has.Leased == 0
+	return err == nil && !has.Estimated && has.events() == 0
 }

@@ -156,8 +156,10 @@ func TestFormerCellsThatAreEmptyAreTakenOut(t *testing.T) {
 	for _, f := range fakes[1:] {
 		f.mux.HandleFunc("GET /queues/{name}", func(w http.ResponseWriter, r *http.Request) {
 			switch queue := r.PathValue("name"); {
-			case queue == "full", queue == "part" && f.number == 2:
-				_, _ = io.WriteString(w, `{"ready":0,"scheduled":0,"leased":1,"estimated":false}`)
+			case queue == "full":
+				_, _ = io.WriteString(w, `{"ready":0,"scheduled":0,"waiting":1,"leased":0,"estimated":false}`)
+			case queue == "part" && f.number == 2:
+				_, _ = io.WriteString(w, `{"ready":0,"scheduled":0,"waiting":0,"leased":1,"estimated":false}`)
 			case queue == "all":
 				w.WriteHeader(http.StatusNotFound)
 			default:

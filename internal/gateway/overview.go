@@ -22,7 +22,7 @@ const (
 )
 
 var figureRules = rules{
-	"ready": sum, "scheduled": sum, "leased": sum, "oldest_ready_age_ms": largest, "estimated": either, "done": sum, "failed": sum, "expired": sum, "cancelled": sum,
+	"ready": sum, "scheduled": sum, "waiting": sum, "leased": sum, "oldest_ready_age_ms": largest, "estimated": either, "done": sum, "failed": sum, "expired": sum, "cancelled": sum,
 	"wait_bins": joinBins, "processing_bins": joinBins, "ready_series": joinSeriesOfCounts,
 }
 
@@ -184,7 +184,7 @@ func (o *overviewRead) sorted(order string, keepsBins bool) []*object {
 			byCount = cmp.Compare(b.int("failed")+b.int("expired"), a.int("failed")+a.int("expired"))
 			byAge = compareAges(a, b)
 		case "waiting":
-			byCount = cmp.Compare(b.int("ready"), a.int("ready"))
+			byCount = cmp.Compare(b.int("ready")+b.int("waiting"), a.int("ready")+a.int("waiting"))
 		case "oldest":
 			byAge = compareAges(a, b)
 		}

@@ -310,7 +310,7 @@ func TestExportOverCellsThatLosesACellDoesNotLookWhole(t *testing.T) {
 func TestQueueOnSeveralCellsIsOneRow(t *testing.T) {
 	t.Parallel()
 	row := func(name string, ready int, age string, isPaused bool, dead string) fakeRow {
-		return fakeRow{name, 0, fmt.Sprintf(`"queue":%q,"ready":%d,"scheduled":1,"leased":0,"oldest_ready_age":%s,"done_last_hour":2,"expired_last_hour":0,"estimated":%v,"paused":%v,"dead_letters_of":[%s]`,
+		return fakeRow{name, 0, fmt.Sprintf(`"queue":%q,"ready":%d,"scheduled":1,"waiting":4,"leased":0,"oldest_ready_age":%s,"done_last_hour":2,"expired_last_hour":0,"estimated":%v,"paused":%v,"dead_letters_of":[%s]`,
 			name, ready, age, ready > 5, isPaused, dead)}
 	}
 	parts := [][]fakeRow{
@@ -334,7 +334,7 @@ func TestQueueOnSeveralCellsIsOneRow(t *testing.T) {
 					continue
 				}
 				text, _ := json.Marshal(q)
-				if want := `{"dead_letters_of":["b","x","y"],"done_last_hour":4,"estimated":true,"expired_last_hour":0,"leased":0,"oldest_ready_age":"1h0m0s","paused":false,"queue":"both","ready":9,"scheduled":2}`; string(text) != want {
+				if want := `{"dead_letters_of":["b","x","y"],"done_last_hour":4,"estimated":true,"expired_last_hour":0,"leased":0,"oldest_ready_age":"1h0m0s","paused":false,"queue":"both","ready":9,"scheduled":2,"waiting":8}`; string(text) != want {
 					t.Errorf("got %s, want %s", text, want)
 				}
 			}

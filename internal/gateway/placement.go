@@ -438,13 +438,13 @@ func askPlacement(ctx context.Context, c *call, r *http.Request, at *cell, queue
 // placeAtHome returns the number of home for a queue that home has already, from before there were other cells; else number.
 func placeAtHome(ctx context.Context, at *cell, queue string, number int) (int, error) {
 	var has struct {
-		Version                  *int64 `json:"version"` // of its policy
-		Ready, Scheduled, Leased int64
-		Done                     int64 `json:"done_last_hour"`
-		Expired                  int64 `json:"expired_last_hour"`
+		Version *int64 `json:"version"` // of its policy
+		waitingCount
+		Done    int64 `json:"done_last_hour"`
+		Expired int64 `json:"expired_last_hour"`
 	}
 	err := at.do(ctx, http.MethodGet, "/queues/"+queue, at.ownHeader(), nil, &has)
-	if err == nil && (has.Version != nil || has.Ready+has.Scheduled+has.Leased+has.Done+has.Expired > 0) {
+	if err == nil && (has.Version != nil || has.events()+has.Done+has.Expired > 0) {
 		return home, nil
 	}
 	if isAnswer(err, http.StatusNotFound) { // only declared queues are taken, and nobody has made it

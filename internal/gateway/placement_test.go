@@ -376,7 +376,7 @@ func TestManagersPlaceQueuesWithoutPublishing(t *testing.T) {
 	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
 	home.mux.HandleFunc("GET /queues/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("name") == "old" {
-			_, _ = io.WriteString(w, `{"queue":"old","version":null,"ready":1,"scheduled":0}`)
+			_, _ = io.WriteString(w, `{"queue":"old","version":null,"ready":0,"scheduled":0,"waiting":1}`)
 			return
 		}
 		_, _ = io.WriteString(w, `{"queue":"new","version":null,"ready":0,"scheduled":0}`)

@@ -7,7 +7,7 @@ import (
 
 // queueRules join what several cells say of one queue. Its policy is that of the first cell that it is placed on.
 var queueRules = rules{
-	"ready": sum, "scheduled": sum, "leased": sum, "done_last_hour": sum, "expired_last_hour": sum, "oldest_ready_age": longest, "estimated": either, "dead_letters_of": union,
+	"ready": sum, "scheduled": sum, "waiting": sum, "leased": sum, "done_last_hour": sum, "expired_last_hour": sum, "oldest_ready_age": longest, "estimated": either, "dead_letters_of": union,
 }
 
 // leading returns which of cells has the policy of a queue that is on all of them: the first of those that it is placed on, or else the first of all.

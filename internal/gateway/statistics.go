@@ -389,7 +389,7 @@ func keepsBins(query url.Values) bool {
 var totalsRules = rules{"done": sum, "failed": sum, "expired": sum, "cancelled": sum, "wait_bins": joinBins, "processing_bins": joinBins}
 
 var seriesRules = rules{
-	"samples": smallest, "ready": sum, "scheduled": sum, "leased": sum, "oldest_ready_age_ms": largest, "estimated": either, "max_ready": sum, "complete": both,
+	"samples": smallest, "ready": sum, "scheduled": sum, "waiting": sum, "leased": sum, "oldest_ready_age_ms": largest, "estimated": either, "max_ready": sum, "complete": both,
 	"done": sum, "failed": sum, "expired": sum, "cancelled": sum, "wait_bins": joinBins, "processing_bins": joinBins,
 }
 

@@ -75,30 +75,30 @@ func TestStatisticsOverCellsAreAddedUpAsEachMemberNeeds(t *testing.T) {
 			"/queues/wide/stats", "",
 			`{"queue":"wide","since":"2026-02-01T00:00:00Z","sampled_at":"2026-02-03T04:00:02Z","counted_through":null,"complete":true,"counted":5,
 				"totals":{"done":1,"wait_p50_ms":1,"wait_p95_ms":1,"processing_p50_ms":null,"wait_bins":[[0,3]],"processing_bins":[]},
-				"buckets":[{"start":"2026-02-03T04:00:00Z","samples":2,"ready":1,"oldest_ready_age_ms":2.5,"estimated":false,"max_ready":4,"done":1,"wait_p50_ms":1,"wait_bins":[[0,3]],"processing_bins":[],"complete":true},
+				"buckets":[{"start":"2026-02-03T04:00:00Z","samples":2,"ready":1,"waiting":5,"oldest_ready_age_ms":2.5,"estimated":false,"max_ready":4,"done":1,"wait_p50_ms":1,"wait_bins":[[0,3]],"processing_bins":[],"complete":true},
 					{"start":"2026-02-03T04:01:00Z","samples":0,"ready":null,"oldest_ready_age_ms":null,"estimated":null,"max_ready":null,"done":0,"wait_p50_ms":null,"wait_bins":[],"processing_bins":[],"complete":true}]}`,
 			`{"queue":"wide","since":"2026-02-02T00:00:00Z","sampled_at":"2026-02-03T04:00:01Z","counted_through":"2026-02-03T04:00:01Z","complete":true,"counted":6,
 				"totals":{"done":2,"wait_p50_ms":1,"wait_p95_ms":1,"processing_p50_ms":null,"wait_bins":[[0,1],[10,2]],"processing_bins":[]},
-				"buckets":[{"start":"2026-02-03T04:00:00Z","samples":1,"ready":2,"oldest_ready_age_ms":null,"estimated":true,"max_ready":3,"done":2,"wait_p50_ms":1,"wait_bins":[[0,1],[10,2]],"processing_bins":[],"complete":true},
+				"buckets":[{"start":"2026-02-03T04:00:00Z","samples":1,"ready":2,"waiting":1,"oldest_ready_age_ms":null,"estimated":true,"max_ready":3,"done":2,"wait_p50_ms":1,"wait_bins":[[0,1],[10,2]],"processing_bins":[],"complete":true},
 					{"start":"2026-02-03T04:01:00Z","samples":0,"ready":null,"oldest_ready_age_ms":null,"estimated":null,"max_ready":null,"done":0,"wait_p50_ms":null,"wait_bins":[],"processing_bins":[],"complete":false}]}`,
 			`{"queue":"wide","since":"2026-02-02T00:00:00Z","sampled_at":"2026-02-03T04:00:01Z","counted_through":null,"complete":true,"counted":11,
 				"totals":{"done":3,"wait_p50_ms":1,"wait_p95_ms":2.47,"processing_p50_ms":null},
-				"buckets":[{"start":"2026-02-03T04:00:00Z","samples":1,"ready":3,"oldest_ready_age_ms":2.5,"estimated":true,"max_ready":7,"done":3,"wait_p50_ms":1,"complete":true},
+				"buckets":[{"start":"2026-02-03T04:00:00Z","samples":1,"ready":3,"waiting":6,"oldest_ready_age_ms":2.5,"estimated":true,"max_ready":7,"done":3,"wait_p50_ms":1,"complete":true},
 					{"start":"2026-02-03T04:01:00Z","samples":0,"ready":null,"oldest_ready_age_ms":null,"estimated":null,"max_ready":null,"done":0,"wait_p50_ms":null,"complete":false}],"unavailable_cells":[]}`,
 		},
 		{
 			"/stats/queues", "order=waiting&limit=2",
 			`{"since":"2026-02-01T00:00:00Z","sampled_at":null,"counted_through":null,"live":true,"complete":true,"counted":5,"total":2,
-				"totals":{"ready":12,"oldest_ready_age_ms":5,"estimated":false,"failed":1},"outcomes":[{"start":"2026-02-03T04:00:00Z","done":1,"complete":true}],
+				"totals":{"ready":12,"waiting":2,"oldest_ready_age_ms":5,"estimated":false,"failed":1},"outcomes":[{"start":"2026-02-03T04:00:00Z","done":1,"complete":true}],
 				"queues":[{"queue":"a","ready":7,"oldest_ready_age_ms":5,"paused":false,"push":null,"wait_p95_ms":33,"wait_bins":[[9,1]],"processing_bins":[],"ready_series":[1,null]},
-					{"queue":"wide","ready":5,"oldest_ready_age_ms":null,"paused":true,"push":"open","wait_p95_ms":1,"wait_bins":[[0,9]],"processing_bins":[],"ready_series":[1,null]}]}`,
+					{"queue":"wide","ready":5,"waiting":2,"oldest_ready_age_ms":null,"paused":true,"push":"open","wait_p95_ms":1,"wait_bins":[[0,9]],"processing_bins":[],"ready_series":[1,null]}]}`,
 			`{"since":"2026-02-01T00:00:00Z","sampled_at":null,"counted_through":null,"live":false,"complete":true,"counted":5,"total":2,
-				"totals":{"ready":4,"oldest_ready_age_ms":9,"estimated":false,"failed":1},"outcomes":[{"start":"2026-02-03T04:00:00Z","done":2,"complete":true}],
-				"queues":[{"queue":"wide","ready":3,"oldest_ready_age_ms":9,"paused":false,"push":null,"wait_p95_ms":2,"wait_bins":[[10,9]],"processing_bins":[],"ready_series":[2,4]},
+				"totals":{"ready":4,"waiting":3,"oldest_ready_age_ms":9,"estimated":false,"failed":1},"outcomes":[{"start":"2026-02-03T04:00:00Z","done":2,"complete":true}],
+				"queues":[{"queue":"wide","ready":3,"waiting":3,"oldest_ready_age_ms":9,"paused":false,"push":null,"wait_p95_ms":2,"wait_bins":[[10,9]],"processing_bins":[],"ready_series":[2,4]},
 					{"queue":"z","ready":1,"oldest_ready_age_ms":null,"paused":false,"push":null,"wait_p95_ms":null,"wait_bins":[],"processing_bins":[],"ready_series":[1,null]}]}`,
 			`{"since":"2026-02-01T00:00:00Z","sampled_at":null,"counted_through":null,"live":false,"complete":true,"counted":10,"total":3,
-				"totals":{"ready":16,"oldest_ready_age_ms":9,"estimated":false,"failed":2},"outcomes":[{"start":"2026-02-03T04:00:00Z","done":3,"complete":true}],
-				"queues":[{"queue":"wide","ready":8,"oldest_ready_age_ms":9,"paused":true,"push":"open","wait_p95_ms":2.47,"ready_series":[3,4]},
+				"totals":{"ready":16,"waiting":5,"oldest_ready_age_ms":9,"estimated":false,"failed":2},"outcomes":[{"start":"2026-02-03T04:00:00Z","done":3,"complete":true}],
+				"queues":[{"queue":"wide","ready":8,"waiting":5,"oldest_ready_age_ms":9,"paused":true,"push":"open","wait_p95_ms":2.47,"ready_series":[3,4]},
 					{"queue":"a","ready":7,"oldest_ready_age_ms":5,"paused":false,"push":null,"wait_p95_ms":33,"ready_series":[1,null]}],"unavailable_cells":[]}`,
 		},
 	} {
@@ -139,15 +139,16 @@ func TestOverviewOverCellsIsThatOfOneServerInEachOrder(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 3))
 	type queueFigures struct {
-		Queue  string   `json:"queue"`
-		Ready  int      `json:"ready"`
-		Failed int      `json:"failed"`
-		Age    *float64 `json:"oldest_ready_age_ms"`
+		Queue   string   `json:"queue"`
+		Ready   int      `json:"ready"`
+		Waiting int      `json:"waiting"`
+		Failed  int      `json:"failed"`
+		Age     *float64 `json:"oldest_ready_age_ms"`
 	}
 	isOlder := func(a, b queueFigures) bool { return b.Age == nil || a.Age != nil && *a.Age >= *b.Age }
 	orders := map[string]func(a, b queueFigures) bool{ // whether a may stand before b
 		"failed":  func(a, b queueFigures) bool { return a.Failed > b.Failed || a.Failed == b.Failed && isOlder(a, b) },
-		"waiting": func(a, b queueFigures) bool { return a.Ready >= b.Ready },
+		"waiting": func(a, b queueFigures) bool { return a.Ready+a.Waiting >= b.Ready+b.Waiting },
 		"oldest":  isOlder,
 		"name":    func(a, b queueFigures) bool { return a.Queue < b.Queue },
 	}
@@ -157,7 +158,7 @@ func TestOverviewOverCellsIsThatOfOneServerInEachOrder(t *testing.T) {
 		f := newFakeCell(t, number)
 		var all []queueFigures
 		for i := range random.IntN(600) {
-			one := queueFigures{Queue: fmt.Sprintf("q%d.%04d", number, i), Ready: random.IntN(5), Failed: random.IntN(5)}
+			one := queueFigures{Queue: fmt.Sprintf("q%d.%04d", number, i), Ready: random.IntN(5), Waiting: random.IntN(5), Failed: random.IntN(5)}
 			if random.IntN(2) == 0 {
 				age := float64(random.IntN(10))
 				one.Age = &age

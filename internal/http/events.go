@@ -215,7 +215,7 @@ type marking struct {
 
 type listEventsRequest struct {
 	Queue    string          `query:"queue" validate:"queue" restrict:"queue,any"`
-	State    queue.State     `query:"state" validate:"oneof=ready scheduled leased waiting"`
+	State    queue.State     `query:"state" validate:"oneof=ready scheduled waiting leased"`
 	Contains json.RawMessage `query:"contains"`
 	Meta     json.RawMessage `query:"meta"`
 	paging

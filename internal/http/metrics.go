@@ -160,7 +160,7 @@ var (
 		"Lower bound of the queues with events or a policy that have no gauges here, because there are more than 500. "+
 			"Queues with the oldest ready events, and with the most, come first.")
 	queueEvents = gauge("queued_events",
-		"Events in their queue by state: ready, scheduled or leased. Every process on one database reports the same.", "queue", "state")
+		"Events in their queue by state: ready, scheduled, waiting or leased. Every process on one database reports the same.", "queue", "state")
 	queueEstimated = gauge("queued_events_estimated",
 		"1 when queued_events is an estimate, because more than some 100,000 events wait; else 0.", "queue")
 	queueOldestAge = gauge("queued_oldest_ready_age_seconds",
@@ -460,6 +460,7 @@ func (c *collector) collectQueues(send func(m metric, value float64, labels ...s
 	for _, q := range queues {
 		send(queueEvents, float64(q.Ready), q.Queue, string(queue.Ready))
 		send(queueEvents, float64(q.Scheduled), q.Queue, string(queue.Scheduled))
+		send(queueEvents, float64(q.Waiting), q.Queue, string(queue.AwaitingTurn))
 		send(queueEvents, float64(q.Leased), q.Queue, string(queue.Leased))
 		send(queueEstimated, number(q.Estimated), q.Queue)
 		var age time.Duration

@@ -26,6 +26,7 @@ type queueStats struct {
 	Queue          string         `json:"queue"`
 	Ready          int64          `json:"ready"`
 	Scheduled      int64          `json:"scheduled"`
+	Waiting        int64          `json:"waiting"`
 	Leased         int64          `json:"leased"`
 	OldestReadyAge *time.Duration `json:"oldest_ready_age"` // null when none is ready
 	DoneLately     int64          `json:"done_last_hour"`
@@ -188,6 +189,7 @@ type queueResponse struct {
 	policyResponse
 	Ready          int64          `json:"ready"`
 	Scheduled      int64          `json:"scheduled"`
+	Waiting        int64          `json:"waiting"`
 	Leased         int64          `json:"leased"`
 	OldestReadyAge *time.Duration `json:"oldest_ready_age"`
 	DoneLately     int64          `json:"done_last_hour"`
@@ -200,9 +202,9 @@ func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
 	queues, _ := allowed(r)
 	p, counts, err := s.svc.Queue(r.Context(), req.Name, time.Hour, queues)
 	c := queueStatsOf(counts)
-	err = s.requireIfEmpty(r, req.Name, c.Ready+c.Scheduled+c.Leased, err)
+	err = s.requireIfEmpty(r, req.Name, counts.Events(), err)
 	return replyOfPolicy(p, queueResponse{
-		policyOf(p), c.Ready, c.Scheduled, c.Leased, c.OldestReadyAge, c.DoneLately, c.ExpiredLately, c.Estimated, c.DeadLettersOf,
+		policyOf(p), c.Ready, c.Scheduled, c.Waiting, c.Leased, c.OldestReadyAge, c.DoneLately, c.ExpiredLately, c.Estimated, c.DeadLettersOf,
 	}), err
 }
 

@@ -17,7 +17,7 @@ const wholePolicy = `{"max_attempts":3,"invisible_for":"2m","backoff":{"kind":"e
 func TestPolicyIsStoredAndReplacedWhole(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	const noCounts = `,"ready":0,"scheduled":0,"leased":0,"oldest_ready_age":null,"done_last_hour":0,"expired_last_hour":0,"estimated":false,"dead_letters_of":[]}`
+	const noCounts = `,"ready":0,"scheduled":0,"waiting":0,"leased":0,"oldest_ready_age":null,"done_last_hour":0,"expired_last_hour":0,"estimated":false,"dead_letters_of":[]}`
 	const none = `{"queue":"work","max_attempts":null,"invisible_for":null,"backoff":null,"paused":false,"history_retention":null,"dead_letter":null,"delay":null,"wait":null,"group_from":null,"flow":null,"version":null,"updated_at":null` + noCounts
 	if got := h.call("GET", "/queues/work", "").want(200).body; got != none {
 		t.Errorf("a queue without a policy has %s", got)
@@ -146,6 +146,10 @@ func TestQueueHasTheCountsOfItsListing(t *testing.T) {
 	h.insertWith("queue=other")
 	h.ack(h.claimOneBy(`{"queue":"work"}`))
 	h.claim(`{"queue":"work"}`)
+	h.call("PUT", "/queues/work", `{"flow":{"concurrency":1}}`).want(200)
+	for _, delay := range []string{"0s", "0s", "1h"} { // the second waits for its turn
+		h.insertWith("queue=work&group=full&delay=" + delay)
+	}
 	h.sql("update agent.event set vt = now() - interval '10 minutes' where attempts = 0 and vt <= now()")
 	got := decode[map[string]any](h.call("GET", "/queues/work", "").want(200))
 	for _, q := range decode[struct{ Queues []map[string]any }](h.call("GET", "/queues", "").want(200)).Queues {
@@ -158,7 +162,7 @@ func TestQueueHasTheCountsOfItsListing(t *testing.T) {
 			}
 		}
 	}
-	if fmt.Sprint(got["ready"], got["scheduled"], got["leased"], got["done_last_hour"]) != "1 1 1 1" {
+	if fmt.Sprint(got["ready"], got["scheduled"], got["waiting"], got["leased"], got["done_last_hour"]) != "2 2 1 1 1" {
 		t.Errorf("the counts are %v", got)
 	}
 	if age, err := time.ParseDuration(fmt.Sprint(got["oldest_ready_age"])); err != nil || age < 10*time.Minute {

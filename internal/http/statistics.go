@@ -118,6 +118,7 @@ type seriesBucket struct {
 	Samples          int64         `json:"samples"`
 	Ready            *int64        `json:"ready"`
 	Scheduled        *int64        `json:"scheduled"`
+	Waiting          *int64        `json:"waiting"`
 	Leased           *int64        `json:"leased"`
 	OldestReadyAgeMS *milliseconds `json:"oldest_ready_age_ms"`
 	Estimated        *bool         `json:"estimated"`
@@ -137,7 +138,7 @@ func totalsOf(b queue.SeriesBucket, withBins bool) seriesTotals {
 
 func seriesBucketOf(b queue.SeriesBucket, withBins bool) seriesBucket {
 	return seriesBucket{
-		timestamp(b.Start), b.Samples, b.Ready, b.Scheduled, b.Leased, (*milliseconds)(b.OldestReadyAge), b.IsEstimate, b.MaxReady, totalsOf(b, withBins), b.IsComplete,
+		timestamp(b.Start), b.Samples, b.Ready, b.Scheduled, b.Waiting, b.Leased, (*milliseconds)(b.OldestReadyAge), b.IsEstimate, b.MaxReady, totalsOf(b, withBins), b.IsComplete,
 	}
 }
 
@@ -147,7 +148,7 @@ func (s *Server) queueStats(r *http.Request, req queueSeriesRequest) (reply, err
 	known := found.Total.Done + found.Total.Failed + found.Total.Expired + found.Total.Cancelled
 	for _, b := range found.Buckets {
 		if b.Ready != nil {
-			known += *b.Ready + *b.Scheduled + *b.Leased
+			known += *b.Ready + *b.Scheduled + *b.Waiting + *b.Leased
 		}
 	}
 	counted := found.Total.Events
@@ -204,6 +205,7 @@ type queuesOverview struct {
 type overviewFigures struct {
 	Ready            int64         `json:"ready"`
 	Scheduled        int64         `json:"scheduled"`
+	Waiting          int64         `json:"waiting"`
 	Leased           int64         `json:"leased"`
 	OldestReadyAgeMS *milliseconds `json:"oldest_ready_age_ms"`
 	Estimated        bool          `json:"estimated"`
@@ -236,7 +238,7 @@ type overviewQueue struct {
 
 func figuresOf(q queue.OverviewQueue) overviewFigures {
 	return overviewFigures{
-		q.Ready, q.Scheduled, q.Leased, (*milliseconds)(q.OldestReadyAge), q.IsEstimate, q.Done, q.Failed, q.Expired, q.Cancelled,
+		q.Ready, q.Scheduled, q.Waiting, q.Leased, (*milliseconds)(q.OldestReadyAge), q.IsEstimate, q.Done, q.Failed, q.Expired, q.Cancelled,
 	}
 }
 

@@ -262,7 +262,7 @@ func TestQueuesAreCounted(t *testing.T) {
 	if want := (queue.QueueStats{Queue: "busy", Leased: 1, DeadLettersOf: []string{}}); !reflect.DeepEqual(busy, want) {
 		t.Errorf("busy: %+v", busy)
 	}
-	if gone.Queue != "gone" || gone.Ready+gone.Scheduled+gone.Leased != 0 || gone.OldestReadyAge != nil || gone.DoneLately != 1 || gone.ExpiredLately != 1 {
+	if gone.Queue != "gone" || gone.Events() != 0 || gone.OldestReadyAge != nil || gone.DoneLately != 1 || gone.ExpiredLately != 1 {
 		t.Errorf("gone: %+v", gone)
 	}
 	if here.Ready != 4 || here.Scheduled != 1 || here.Leased != 1 || here.OldestReadyAge == nil || here.OldestReadyAge.Round(time.Hour) != time.Hour {

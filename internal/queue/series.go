@@ -59,6 +59,7 @@ type SeriesBucket struct {
 	Samples        int64 // minutes that were sampled
 	Ready          *int64
 	Scheduled      *int64
+	Waiting        *int64
 	Leased         *int64
 	OldestReadyAge *time.Duration // nil, too, when none was ready
 	IsEstimate     *bool          // the counts are estimates
@@ -86,7 +87,7 @@ func (s *Service) Series(ctx context.Context, p SeriesParams) (found Series, err
 		binRows
 	}
 	rows, err := collect[row](ctx, s, `
-		select bucket, coalesce(bucket, $2) as start, samples, ready, scheduled, leased, oldest_ready_age, is_estimate, max_ready, done, failed, expired, cancelled,
+		select bucket, coalesce(bucket, $2) as start, samples, ready, scheduled, waiting, leased, oldest_ready_age, is_estimate, max_ready, done, failed, expired, cancelled,
 			wait_p50, wait_p95, processing_p50, processing_p95, is_complete, events, since, sampled_at, through,
 			wait_bins, wait_counts, processing_bins, processing_counts
 		from agent_service.queue_series($1, $2, $3, $4, $5, $6)`, p.Queue, p.From, p.To, p.Bucket, MaxSeriesBuckets, p.WithBins)
@@ -120,7 +121,7 @@ type OverviewOrder string
 // The orders of an Overview.
 const (
 	OrderFailed  OverviewOrder = "failed"  // the most events that failed or expired first
-	OrderWaiting OverviewOrder = "waiting" // the most ready events first
+	OrderWaiting OverviewOrder = "waiting" // the most events that are due first: ready, or waiting for their turn
 	OrderOldest  OverviewOrder = "oldest"  // the oldest ready event first
 	OrderName    OverviewOrder = "name"
 )
@@ -155,6 +156,7 @@ type OverviewQueue struct {
 	Queue          string
 	Ready          int64
 	Scheduled      int64
+	Waiting        int64
 	Leased         int64
 	OldestReadyAge *time.Duration
 	IsEstimate     bool
@@ -188,7 +190,7 @@ func (s *Service) Overview(ctx context.Context, p OverviewParams) (found Overvie
 	}
 	err = s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
-			select coalesce(queue, '') as queue, total, ready, scheduled, leased, oldest_ready_age, is_estimate, coalesce(paused, false) as paused,
+			select coalesce(queue, '') as queue, total, ready, scheduled, waiting, leased, oldest_ready_age, is_estimate, coalesce(paused, false) as paused,
 				coalesce(push, '') as push, done, failed, expired, cancelled, wait_p95, processing_p95, ready_series, is_live, since, sampled_at, through,
 				wait_bins, wait_counts, processing_bins, processing_counts
 			from agent_service.queue_overview($1, $2, $3, $4, $5, $6, $7, $8, nullif($9, ''), $10)`,

@@ -53,13 +53,13 @@ func (b env) series(t *testing.T, n int) queue.Series {
 	return found
 }
 
-// describeBuckets returns the counts of buckets: samples, ready, scheduled, leased, the four outcomes, and whether it is incomplete.
+// describeBuckets returns the counts of buckets: samples, ready, scheduled, waiting, leased, the four outcomes, and whether it is incomplete.
 func describeBuckets(buckets ...queue.SeriesBucket) string {
 	text := make([]string, len(buckets))
 	for i, b := range buckets {
 		waiting := "-"
 		if b.Ready != nil {
-			waiting = fmt.Sprintf("%d/%d/%d", *b.Ready, *b.Scheduled, *b.Leased)
+			waiting = fmt.Sprintf("%d/%d/%d/%d", *b.Ready, *b.Scheduled, *b.Waiting, *b.Leased)
 		}
 		text[i] = fmt.Sprintf("%d %s %d/%d/%d/%d", b.Samples, waiting, b.Done, b.Failed, b.Expired, b.Cancelled)
 		if !b.IsComplete {
@@ -72,7 +72,7 @@ func describeBuckets(buckets ...queue.SeriesBucket) string {
 func TestSeriesShowWhatWaitedAndWhatEnded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	loadQueue(t, b, "a", 6, queue.Ready, queue.Scheduled, queue.Leased)
+	loadQueue(t, b, "a", 8, queue.Ready, queue.Scheduled, queue.AwaitingTurn, queue.Leased)
 	b.sampleMinute(t)
 	b.insertN(t, "a", 3)
 	loadHistory(t, b, "a", 0, 10, queue.Done, queue.Failed)
@@ -81,7 +81,7 @@ func TestSeriesShowWhatWaitedAndWhatEnded(t *testing.T) {
 	b.sampleMinute(t) // nothing has changed
 	loadHistory(t, b, "a", 0, 2, queue.Expired, queue.Cancelled)
 	found := b.series(t, 4)
-	if got, want := describeBuckets(found.Buckets...), "0 - 0/0/0/0?, 1 2/2/2 0/0/0/0, 1 5/2/2 5/5/0/0, 1 5/2/2 0/0/0/0, 0 - 0/0/1/1"; got != want {
+	if got, want := describeBuckets(found.Buckets...), "0 - 0/0/0/0?, 1 2/2/2/2 0/0/0/0, 1 5/2/2/2 5/5/0/0, 1 5/2/2/2 0/0/0/0, 0 - 0/0/1/1"; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	if got, want := describeBuckets(found.Total), "3 - 5/5/1/1?"; got != want {
@@ -116,7 +116,7 @@ func TestSeriesSayWhichMinutesWereNotSampled(t *testing.T) {
 	loadHistory(t, b, "a", 0, 7, queue.Done) // while nobody samples
 	b.passMinutes(t, 2)
 	queue.SampleQueues(t, b.Service)
-	if got, want := describeBuckets(b.series(t, 3).Buckets...), "1 4/0/0 0/0/0/0, 0 - 7/0/0/0, 0 - 0/0/0/0, 1 4/0/0 0/0/0/0"; got != want {
+	if got, want := describeBuckets(b.series(t, 3).Buckets...), "1 4/0/0/0 0/0/0/0, 0 - 7/0/0/0, 0 - 0/0/0/0, 1 4/0/0/0 0/0/0/0"; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	b.passMinutes(t, 90) // the outcomes of the last hour are counted later
@@ -281,6 +281,7 @@ func TestOverviewShowsProblemsFirst(t *testing.T) {
 	b := setup(t, nil)
 	loadQueue(t, b, "busy", 9, queue.Ready)
 	loadQueue(t, b, "slow", 1, queue.Ready)
+	loadQueue(t, b, "full", 12, queue.AwaitingTurn)
 	b.exec(t, `update agent.event set vt = now() - interval '1 hour' where queue = 'slow'`)
 	loadHistory(t, b, "bad", 0, 4, queue.Failed, queue.Done)
 	b.exec(t, `insert into agent.queue (name, paused) values ('quiet', true)`)
@@ -291,11 +292,11 @@ func TestOverviewShowsProblemsFirst(t *testing.T) {
 		want   string
 		total  int64
 	}{
-		{queue.OverviewParams{Order: queue.OrderFailed, Limit: 10}, "bad slow busy quiet", 4},
-		{queue.OverviewParams{Order: queue.OrderWaiting, Limit: 10}, "busy slow bad quiet", 4},
-		{queue.OverviewParams{Order: queue.OrderOldest, Limit: 10}, "slow busy bad quiet", 4},
-		{queue.OverviewParams{Order: queue.OrderName, Limit: 2, Offset: 1}, "busy quiet", 4},
-		{queue.OverviewParams{Order: queue.OrderName, Limit: 2, Offset: 4}, "", 4},
+		{queue.OverviewParams{Order: queue.OrderFailed, Limit: 10}, "bad slow busy full quiet", 5},
+		{queue.OverviewParams{Order: queue.OrderWaiting, Limit: 10}, "full busy slow bad quiet", 5},
+		{queue.OverviewParams{Order: queue.OrderOldest, Limit: 10}, "slow busy bad full quiet", 5},
+		{queue.OverviewParams{Order: queue.OrderName, Limit: 2, Offset: 1}, "busy full", 5},
+		{queue.OverviewParams{Order: queue.OrderName, Limit: 2, Offset: 5}, "", 5},
 		{queue.OverviewParams{Order: queue.OrderFailed, Limit: 10, Queues: []string{"b*"}}, "bad busy", 2},
 		{queue.OverviewParams{Order: queue.OrderFailed, Limit: 10, Queues: []string{}}, "", 0},
 		{queue.OverviewParams{Order: queue.OrderName, Limit: 10, NameContains: "B"}, "bad busy", 2},
@@ -327,7 +328,7 @@ func TestOverviewShowsProblemsFirst(t *testing.T) {
 			}
 			return failed
 		}()
-		if sum != found.All.Failed || len(found.Outcomes) != 5 || c.total == 4 && (sum != 2 || found.All.Ready != 10) || c.total == 0 && (sum != 0 || found.All.Ready != 0) {
+		if sum != found.All.Failed || len(found.Outcomes) != 5 || c.total == 5 && (sum != 2 || found.All.Ready != 10 || found.All.Waiting != 12) || c.total == 0 && (sum != 0 || found.All.Ready != 0) {
 			t.Errorf("%+v: %+v, failed by bucket %d", c.params, found.All, sum)
 		}
 	}

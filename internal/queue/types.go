@@ -20,7 +20,7 @@ const (
 	Ready        State = "ready"     // claimable now
 	Scheduled    State = "scheduled" // vt is ahead and nobody holds a lease
 	Leased       State = "leased"    // claimed, and the lease still runs
-	AwaitingTurn State = "waiting"   // its group has no free slot, or is paused or held: see Flow
+	AwaitingTurn State = "waiting"   // due, but it has to wait for its turn in its group: see Flow
 )
 
 // Outcome is how an event left its queue.
@@ -500,15 +500,20 @@ type QueuesPage struct {
 
 // QueueStats describes one queue.
 type QueueStats struct {
-	Queue                    string
-	Ready, Scheduled, Leased int64
-	OldestReadyAge           *time.Duration // how long the longest-waiting ready event has been claimable; nil: none is
-	DoneLately               int64          // left as done lately
-	ExpiredLately            int64          // left as expired lately
-	Estimated                bool           // there is so much that some of the counts are estimates
-	Paused                   bool           // it hands out nothing: see Pause
-	DeadLettersOf            []string       // the queues whose dead letters it takes, by name; the first hundred
+	Queue            string
+	Ready, Scheduled int64
+	Waiting          int64 // in the state AwaitingTurn
+	Leased           int64
+	OldestReadyAge   *time.Duration // how long the longest-waiting ready event has been claimable; nil: none is
+	DoneLately       int64          // left as done lately
+	ExpiredLately    int64          // left as expired lately
+	Estimated        bool           // there is so much that some of the counts are estimates
+	Paused           bool           // it hands out nothing: see Pause
+	DeadLettersOf    []string       // the queues whose dead letters it takes, by name; the first hundred
 }
+
+// Events counts the events of the queue, whatever their state.
+func (q *QueueStats) Events() int64 { return q.Ready + q.Scheduled + q.Waiting + q.Leased }
 
 // The errors of calls. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of the
 // system. ErrLocked and ErrOverloaded are ErrUnavailable, too, and nothing was written.

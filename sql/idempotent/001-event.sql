@@ -588,13 +588,19 @@ return case
   when _event.receipt_hash is null then agent_private.former_receipt(_event.id, _event.attempts, _event.claimed)
 end;
 
--- The state of a waiting event at a time: ready, scheduled, leased, or waiting for its turn in its group.
+-- Whether an event that cannot be claimed yet is due at a time, and waits for its turn in its group. Inlined, like agent.receipt.
+create or replace function agent_private.lacks_turn(_flow int2, _turn_vt timestamptz, _at timestamptz)
+returns boolean
+language sql immutable parallel safe
+return coalesce(_flow = 3 or _flow = 4 and _turn_vt <= _at, false);
+
+-- The state of an event in its queue at a time: ready, scheduled, leased, or waiting for its turn in its group.
 create or replace function agent_private.event_state(_event agent.event, _at timestamptz)
 returns text
 language sql immutable parallel safe
 return case
   when _event.vt <= _at then 'ready'
-  when _event.flow = 3 then 'waiting'
+  when agent_private.lacks_turn(_event.flow, _event.turn_vt, _at) then 'waiting'
   when _event.attempts > 0 and _event.nacked_at is null then 'leased'
   else 'scheduled'
 end;

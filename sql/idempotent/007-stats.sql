@@ -15,7 +15,7 @@ create or replace function agent.queue_stats
 , _name_contains text default null
 )
 returns table
-( queue text, ready int8, scheduled int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
+( queue text, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
 , estimated boolean, paused boolean, dead_letters_of text[]
 )
 language plpgsql volatile
@@ -37,7 +37,7 @@ begin
     _names = array(select n from agent_private.queue_names(_after, _limit, _queues, _name_contains) n);
   end if;
   return query
-  select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0)
+  select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.waiting, 0), coalesce(w.leased, 0)
   , ( select least(_now - min(o.vt), interval '100000 days')
       from agent_private.list_lanes(n.name) as l
       cross join lateral
@@ -163,9 +163,9 @@ $func$;
 
 drop function if exists agent_private.waiting_counts(timestamptz, text[]); -- of versions before 0.8.0
 
--- How many events wait in these queues, by state: exactly in the smallest ones, up to _exact events in all, and as an estimate in the others.
+-- How many events there are in these queues, by state: exactly in the smallest ones, up to _exact events in all, and as an estimate in the others.
 create or replace function agent_private.count_waiting(_now timestamptz, _names text[], _exact int8 default 100000)
-returns table (queue text, ready int8, scheduled int8, leased int8, estimated boolean)
+returns table (queue text, ready int8, scheduled int8, waiting int8, leased int8, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set jit to off
@@ -181,20 +181,23 @@ begin
   return query
   with sample as materialized
   ( select s.queue
-    , (s.ready / _share)::int8 as ready, (s.scheduled / _share)::int8 as scheduled, (s.leased / _share)::int8 as leased
-    , (s.ready + s.scheduled + s.leased) / _share as size
+    , (s.ready / _share)::int8 as ready, (s.scheduled / _share)::int8 as scheduled, (s.waiting / _share)::int8 as waiting, (s.leased / _share)::int8 as leased
+    , s.size / _share as size
     from
     ( select e.queue
-      , count(*) filter (where e.vt <= _now) as ready
-      , count(*) filter (where e.vt > _now and not (e.attempts > 0 and e.nacked_at is null)) as scheduled
-      , count(*) filter (where e.vt > _now and e.attempts > 0 and e.nacked_at is null) as leased
-      from agent.event e tablesample system (100 * _share)
+      , count(*) filter (where e.state = 'ready') as ready
+      , count(*) filter (where e.state = 'scheduled') as scheduled
+      , count(*) filter (where e.state = 'waiting') as waiting
+      , count(*) filter (where e.state = 'leased') as leased
+      , count(*) as size
+      -- offset: the state is computed once
+      from (select e.queue, agent_private.event_state(e, _now) as state from agent.event e tablesample system (100 * _share) offset 0) as e
       group by e.queue
     ) as s
   )
   -- The smallest queues are counted exactly, as long as the sum is within the limit.
   , sized as
-  ( select n.name, s.ready, s.scheduled, s.leased, coalesce(s.size, 0) as size
+  ( select n.name, s.ready, s.scheduled, s.waiting, s.leased, coalesce(s.size, 0) as size
     , sum(coalesce(s.size, 0)) over (order by s.size nulls first, n.name) <= _exact as is_counted
     from unnest(_names) as n (name)
     left join sample s on s.queue = n.name
@@ -202,21 +205,23 @@ begin
   select z.name
   , case when c.is_whole then c.ready else coalesce(z.ready, c.ready) end
   , case when c.is_whole then c.scheduled else coalesce(z.scheduled, c.scheduled) end
+  , case when c.is_whole then c.waiting else coalesce(z.waiting, c.waiting) end
   , case when c.is_whole then c.leased else coalesce(z.leased, c.leased) end
   , not c.is_whole
   from sized z
   cross join lateral
   ( select z.is_counted and count(*) <= _exact
-    , count(*) filter (where o.vt <= _now)
-    , count(*) filter (where o.vt > _now and not o.is_leased)
-    , count(*) filter (where o.vt > _now and o.is_leased)
+    , count(*) filter (where o.state = 'ready')
+    , count(*) filter (where o.state = 'scheduled')
+    , count(*) filter (where o.state = 'waiting')
+    , count(*) filter (where o.state = 'leased')
     from
-    ( select e.vt, e.attempts > 0 and e.nacked_at is null as is_leased
+    ( select agent_private.event_state(e, _now) as state
       from agent.event e
       where e.queue = z.name
       limit case when z.is_counted then _exact + 1 else 0 end
     ) as o
-  ) as c (is_whole, ready, scheduled, leased);
+  ) as c (is_whole, ready, scheduled, waiting, leased);
 end
 $func$;
 

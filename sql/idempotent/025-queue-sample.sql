@@ -94,7 +94,7 @@ $func$;
 
 -- What waits now in each queue that has events. Of a small table all events are read; of a larger one, see count_waiting.
 create or replace function agent_private.queue_depths(_now timestamptz)
-returns table (queue text, ready int8, scheduled int8, leased int8, oldest_ready_at timestamptz, is_estimate boolean)
+returns table (queue text, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_at timestamptz, is_estimate boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set jit to off
@@ -106,18 +106,18 @@ declare
 begin
   if agent_private.is_event_table_small() then
     return query
-    select e.queue, count(*) filter (where e.vt <= _now)
-    , count(*) filter (where e.vt > _now and not (e.attempts > 0 and e.nacked_at is null))
-    , count(*) filter (where e.vt > _now and e.attempts > 0 and e.nacked_at is null)
-    , min(e.vt) filter (where e.vt <= _now)
+    select e.queue, count(*) filter (where e.state = 'ready'), count(*) filter (where e.state = 'scheduled')
+    , count(*) filter (where e.state = 'waiting'), count(*) filter (where e.state = 'leased')
+    , min(e.vt) filter (where e.state = 'ready')
     , false
-    from agent.event e
+    -- offset: the state is computed once
+    from (select e.queue, e.vt, agent_private.event_state(e, _now) as state from agent.event e offset 0) as e
     group by e.queue;
     return;
   end if;
   _names = array(select w.name from agent_private.waiting_queues() as w (name));
   return query
-  select c.queue, c.ready, c.scheduled, c.leased, agent_private.oldest_ready_at(c.queue, _now), c.estimated
+  select c.queue, c.ready, c.scheduled, c.waiting, c.leased, agent_private.oldest_ready_at(c.queue, _now), c.estimated
   from agent_private.count_waiting(_now, _names) c;
 end
 $func$;
@@ -182,24 +182,24 @@ begin
   end if;
 
   with changed as
-  ( select coalesce(d.queue, l.queue) as queue, coalesce(d.ready, 0) as ready, coalesce(d.scheduled, 0) as scheduled, coalesce(d.leased, 0) as leased
+  ( select coalesce(d.queue, l.queue) as queue, coalesce(d.ready, 0) as ready, coalesce(d.scheduled, 0) as scheduled, coalesce(d.waiting, 0) as waiting, coalesce(d.leased, 0) as leased
     , d.oldest_ready_at, coalesce(d.is_estimate, false) as is_estimate
     from agent_private.queue_depths(_now) d
     full join agent.queue_latest l on l.queue = d.queue
-    where (coalesce(d.ready, 0), coalesce(d.scheduled, 0), coalesce(d.leased, 0), d.oldest_ready_at, coalesce(d.is_estimate, false))
-      is distinct from (l.ready, l.scheduled, l.leased, l.oldest_ready_at, l.is_estimate)
+    where (coalesce(d.ready, 0), coalesce(d.scheduled, 0), coalesce(d.waiting, 0), coalesce(d.leased, 0), d.oldest_ready_at, coalesce(d.is_estimate, false))
+      is distinct from (l.ready, l.scheduled, l.waiting, l.leased, l.oldest_ready_at, l.is_estimate)
     -- Old samples are deleted: what has not changed since is said again.
-    or l.at < _minute - interval '1 day' and l.ready + l.scheduled + l.leased > 0
+    or l.at < _minute - interval '1 day' and l.ready + l.scheduled + l.waiting + l.leased > 0
   )
   , latest as
-  ( insert into agent.queue_latest as l (queue, at, ready, scheduled, leased, oldest_ready_at, is_estimate)
-    select c.queue, _minute, c.ready, c.scheduled, c.leased, c.oldest_ready_at, c.is_estimate from changed c
+  ( insert into agent.queue_latest as l (queue, at, ready, scheduled, waiting, leased, oldest_ready_at, is_estimate)
+    select c.queue, _minute, c.ready, c.scheduled, c.waiting, c.leased, c.oldest_ready_at, c.is_estimate from changed c
     on conflict (queue) do update
-    set at = excluded.at, ready = excluded.ready, scheduled = excluded.scheduled, leased = excluded.leased
+    set at = excluded.at, ready = excluded.ready, scheduled = excluded.scheduled, waiting = excluded.waiting, leased = excluded.leased
       , oldest_ready_at = excluded.oldest_ready_at, is_estimate = excluded.is_estimate
   )
-  insert into agent.queue_sample (queue, at, ready, scheduled, leased, oldest_ready_at, is_estimate)
-  select c.queue, _minute, c.ready, c.scheduled, c.leased, c.oldest_ready_at, c.is_estimate from changed c
+  insert into agent.queue_sample (queue, at, ready, scheduled, waiting, leased, oldest_ready_at, is_estimate)
+  select c.queue, _minute, c.ready, c.scheduled, c.waiting, c.leased, c.oldest_ready_at, c.is_estimate from changed c
   on conflict do nothing; -- a row of a minute that a set-back clock shows once more
   return true;
 end
@@ -371,7 +371,7 @@ begin
   delete from agent.queue_latest s
   where s.ctid = any (array
   ( select o.ctid from agent.queue_latest o
-    where o.at < _cutoff and o.ready + o.scheduled + o.leased = 0
+    where o.at < _cutoff and o.ready + o.scheduled + o.waiting + o.leased = 0
     limit _limit - _total
     for update skip locked
   ));
@@ -489,7 +489,7 @@ create or replace function agent_service.queue_series
 , _with_bins boolean default false
 )
 returns table
-( bucket timestamptz, samples int8, ready int8, scheduled int8, leased int8, oldest_ready_age interval, is_estimate boolean, max_ready int8
+( bucket timestamptz, samples int8, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_age interval, is_estimate boolean, max_ready int8
 , done int8, failed int8, expired int8, cancelled int8
 , wait_p50 interval, wait_p95 interval, processing_p50 interval, processing_p95 interval
 , is_complete boolean, events int8, since timestamptz, sampled_at timestamptz, through timestamptz
@@ -587,7 +587,7 @@ begin
   )
   select b.start, coalesce(b.samples, 0)
   , case when b.samples > 0 then coalesce(d.ready, 0) end, case when b.samples > 0 then coalesce(d.scheduled, 0) end
-  , case when b.samples > 0 then coalesce(d.leased, 0) end
+  , case when b.samples > 0 then coalesce(d.waiting, 0) end, case when b.samples > 0 then coalesce(d.leased, 0) end
   , case when b.samples > 0 and d.oldest_ready_at is not null
       then greatest(least(agent_private.elapsed(d.oldest_ready_at, b.last_sampled_at), interval '100000 days'), interval '0') end
   , case when b.samples > 0 then coalesce(d.is_estimate, false) end
@@ -610,7 +610,7 @@ begin
   left join wait_lists wl on wl.key = b.start::text
   left join processing_lists pl on pl.key = b.start::text
   union all
-  select null, coalesce((select sum(s.samples) from samplings s), 0)::int8, null, null, null, null, null, null
+  select null, coalesce((select sum(s.samples) from samplings s), 0)::int8, null, null, null, null, null, null, null
   , coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0)
   , w.p50, w.p95, p.p50, p.p95
   , coalesce((select bool_and(b.is_complete) from buckets b), true), coalesce((select sum(b.events) from buckets b), 0)::int8
@@ -628,7 +628,7 @@ $func$;
 -- What waits in all queues, of those that a pattern of _queues stands for (null: all) and that have _name_contains in their names (null: all): counted now where that is
 -- cheap, else as it was sampled last.
 create or replace function agent_private.current_depths(_now timestamptz, _queues text[], _name_contains text)
-returns table (queue text, ready int8, scheduled int8, leased int8, oldest_ready_at timestamptz, is_estimate boolean)
+returns table (queue text, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_at timestamptz, is_estimate boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set jit to off
@@ -637,12 +637,12 @@ as $func$
 begin
   if agent_private.is_event_table_small() then
     return query
-    select d.queue, d.ready, d.scheduled, d.leased, d.oldest_ready_at, d.is_estimate
+    select d.queue, d.ready, d.scheduled, d.waiting, d.leased, d.oldest_ready_at, d.is_estimate
     from agent_private.queue_depths(_now) d
     where agent_private.is_part_of_name(_name_contains, d.queue) and (_queues is null or agent_private.is_queue_allowed(d.queue, _queues));
   else
     return query
-    select l.queue, l.ready, l.scheduled, l.leased, l.oldest_ready_at, l.is_estimate
+    select l.queue, l.ready, l.scheduled, l.waiting, l.leased, l.oldest_ready_at, l.is_estimate
     from agent.queue_latest l
     where agent_private.is_part_of_name(_name_contains, l.queue) and (_queues is null or agent_private.is_queue_allowed(l.queue, _queues));
   end if;
@@ -651,7 +651,7 @@ $func$;
 
 -- Statistics of the queues that hold events, have a policy, or have had events in the last seven days, of those that a pattern of _queues stands for (null: all) and that
 -- have _name_contains in their names, in upper or lower case (null: all), from _from to _to, which have to be multiples of _bucket since 1970-01-01 UTC. The first row, whose queue is null, is of all of them, and total says how many they are. The
--- others are up to _limit after the first _offset, in the order of _order: failed (most failed or expired first), waiting (most ready first), oldest (the oldest ready event
+-- others are up to _limit after the first _offset, in the order of _order: failed (most failed or expired first), waiting (most that are due first, ready or waiting for their turn), oldest (the oldest ready event
 -- first) or name. push is null without one, else enabled, open (its breaker is) or disabled. ready_series has the ready events at the end of each bucket, null where none was
 -- sampled, up to now. is_live says that the counts of all queues are of now; else those of the rows of single queues are, and the others and the order are of the latest sample.
 -- _with_bins is as in queue_series.
@@ -668,7 +668,7 @@ create or replace function agent_service.queue_overview
 , _with_bins boolean default false
 )
 returns table
-( queue text, total int8, ready int8, scheduled int8, leased int8, oldest_ready_age interval, is_estimate boolean, paused boolean, push text
+( queue text, total int8, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_age interval, is_estimate boolean, paused boolean, push text
 , done int8, failed int8, expired int8, cancelled int8, wait_p95 interval, processing_p95 interval, ready_series int8[]
 , is_live boolean, since timestamptz, sampled_at timestamptz, through timestamptz
 , wait_bins int2[], wait_counts int8[], processing_bins int2[], processing_counts int8[]
@@ -736,7 +736,7 @@ begin
     where agent_private.is_part_of_name(_name_contains, l.queue) and (_queues is null or agent_private.is_queue_allowed(l.queue, _queues))
   )
   , figures as
-  ( select n.name, d.ready, d.scheduled, d.leased, d.oldest_ready_at, d.is_estimate, c.done, c.failed, c.expired, c.cancelled
+  ( select n.name, d.ready, d.scheduled, d.waiting, d.leased, d.oldest_ready_at, d.is_estimate, c.done, c.failed, c.expired, c.cancelled
     from names n
     left join depths d on d.queue = n.name
     left join counts c on c.queue = n.name
@@ -744,14 +744,15 @@ begin
   , page as
   ( select f.name
     from figures f
-    order by case _order when 'failed' then coalesce(f.failed, 0) + coalesce(f.expired, 0) when 'waiting' then coalesce(f.ready, 0) end desc
+    order by case _order when 'failed' then coalesce(f.failed, 0) + coalesce(f.expired, 0) when 'waiting' then coalesce(f.ready + f.waiting, 0) end desc
     , case when _order in ('failed', 'oldest') then f.oldest_ready_at end
     , f.name
     limit _limit offset _offset
   )
   select
     (select array_agg(p.name) from page p) as names
-  , count(*) as total, coalesce(sum(f.ready), 0)::int8 as ready, coalesce(sum(f.scheduled), 0)::int8 as scheduled, coalesce(sum(f.leased), 0)::int8 as leased
+  , count(*) as total, coalesce(sum(f.ready), 0)::int8 as ready, coalesce(sum(f.scheduled), 0)::int8 as scheduled
+  , coalesce(sum(f.waiting), 0)::int8 as waiting, coalesce(sum(f.leased), 0)::int8 as leased
   , min(f.oldest_ready_at) as oldest_ready_at, coalesce(bool_or(f.is_estimate), false) as is_estimate
   , coalesce(sum(f.done), 0)::int8 as done, coalesce(sum(f.failed), 0)::int8 as failed, coalesce(sum(f.expired), 0)::int8 as expired
   , coalesce(sum(f.cancelled), 0)::int8 as cancelled
@@ -760,7 +761,7 @@ begin
   _names = coalesce(_all.names, '{}');
 
   return query
-  select null::text, _all.total, _all.ready, _all.scheduled, _all.leased
+  select null::text, _all.total, _all.ready, _all.scheduled, _all.waiting, _all.leased
   , case when _all.oldest_ready_at is not null then least(_now - _all.oldest_ready_at, interval '100000 days') end, _all.is_estimate
   , null::boolean, null::text, _all.done, _all.failed, _all.expired, _all.cancelled, null::interval, null::interval, null::int8[]
   , _is_live, _bounds.since, _bounds.sampled_at, _recent.through, null::int2[], null::int8[], null::int2[], null::int8[];
@@ -806,11 +807,11 @@ begin
   ( select x.queue, array_agg(x.bin order by x.bin) as bins, array_agg(x.n order by x.bin) as counts from processing_bins x where _with_bins group by x.queue
   )
   , depths as materialized
-  ( select d.queue, d.ready, d.scheduled, d.leased, case when d.oldest_ready_at is not null then least(_now - d.oldest_ready_at, interval '100000 days') end as oldest_ready_age, d.is_estimate
+  ( select d.queue, d.ready, d.scheduled, d.waiting, d.leased, case when d.oldest_ready_at is not null then least(_now - d.oldest_ready_at, interval '100000 days') end as oldest_ready_age, d.is_estimate
     from agent_private.queue_depths(_now) d
     where _is_live and d.queue = any (_names)
     union all
-    select w.queue, w.ready, w.scheduled, w.leased, least(_now - agent_private.oldest_ready_at(w.queue, _now), interval '100000 days'), w.estimated
+    select w.queue, w.ready, w.scheduled, w.waiting, w.leased, least(_now - agent_private.oldest_ready_at(w.queue, _now), interval '100000 days'), w.estimated
     from agent_private.count_waiting(_now, _names, 20000) w
     where not _is_live
   )
@@ -818,7 +819,7 @@ begin
   ( select b.start, (select max(s.at) from agent.queue_sampling s where s.at >= b.start and s.at < b.start + _bucket and s.sampled_at is not null) as last_at
     from generate_series(_from, least(_to, _now) - interval '1 us', _bucket) as b (start)
   )
-  select n.name, null::int8, coalesce(d.ready, 0), coalesce(d.scheduled, 0), coalesce(d.leased, 0), d.oldest_ready_age, coalesce(d.is_estimate, false)
+  select n.name, null::int8, coalesce(d.ready, 0), coalesce(d.scheduled, 0), coalesce(d.waiting, 0), coalesce(d.leased, 0), d.oldest_ready_age, coalesce(d.is_estimate, false)
   , coalesce(q.paused, false)
   , case when p.queue is not null then case when s.disabled_at is not null then 'disabled' when s.opened_at is not null then 'open' else 'enabled' end end
   , coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0), w.p95, g.p95

@@ -104,7 +104,9 @@ begin
       where e.queue = _queue and e.group_key = describe_groups.key and e.flow <= 2
       limit _max_counted
     ) as e;
-    select scheduled + count(*), least(next_at, min(e.turn_vt)) into scheduled, next_at
+    select least(waiting + count(*) filter (where e.turn_vt <= _now), _max_counted), least(oldest, min(e.turn_vt) filter (where e.turn_vt <= _now))
+    , scheduled + count(*) filter (where e.turn_vt > _now), least(next_at, min(e.turn_vt) filter (where e.turn_vt > _now))
+    into waiting, oldest, scheduled, next_at
     from
     ( select e.turn_vt from agent.event e
       where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 4

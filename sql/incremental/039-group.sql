@@ -7,7 +7,7 @@ select distinct p.proname, a.grantee
 from pg_catalog.pg_proc p
 cross join pg_catalog.aclexplode(p.proacl) a
 where p.pronamespace in ('agent'::pg_catalog.regnamespace, 'agent_service'::pg_catalog.regnamespace)
-and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events', 'put_subscription_if_match', 'list_subscriptions', 'nack_event')
+and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events', 'put_subscription_if_match', 'list_subscriptions', 'nack_event', 'queue_stats', 'queue_series', 'queue_overview')
 and a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
 
 drop function if exists agent.insert_event
@@ -22,6 +22,12 @@ drop function if exists agent_private.move_to_history(int8[], text, text, boolea
 drop function if exists agent_private.leases_on_arrival(text[], interval[], interval[], jsonb[]);
 drop function if exists agent_service.put_subscription_if_match(text, json, int8, int4, interval, int8, int8[], boolean, text, text, int4);
 drop function if exists agent.list_subscriptions(int4, text, text, text[], text[]);
+drop function if exists agent.queue_stats(interval, text, int4, text[], text[], text);
+drop function if exists agent_private.count_waiting(timestamptz, text[], int8);
+drop function if exists agent_private.queue_depths(timestamptz);
+drop function if exists agent_private.current_depths(timestamptz, text[], text);
+drop function if exists agent_service.queue_series(text, timestamptz, timestamptz, interval, int4, boolean);
+drop function if exists agent_service.queue_overview(timestamptz, timestamptz, interval, text, int4, int4, text[], int4, text, boolean);
 drop function if exists agent_private.new_event
 ( int8, timestamptz, jsonb, timestamptz, text, interval, timestamptz, interval, text, text, text, int4, text, int4, timestamptz, jsonb, int8, jsonb, jsonb, text
 , int8
@@ -54,6 +60,14 @@ alter table agent.event_hist
   add group_key text collate "C"
 ;
 
+-- Events that are due and wait for their turn, in each sample.
+alter table agent.queue_sample
+  add waiting int8 not null default 0
+;
+alter table agent.queue_latest
+  add waiting int8 not null default 0
+;
+
 alter type agent.look
   add attribute group_key text
 , add attribute turn_vt timestamptz
@@ -65,6 +79,7 @@ create index event_group on agent.event (queue, group_key, flow, priority, id) w
 
 -- The line of groups that take turns: what is admitted, in the order in which their groups were served.
 create index event_turn on agent.event (queue, vt, id) where flow <= 0;
+
 -- Of those that wait, the ones that event_group does not have in the order of ids: so the first of a group in order is found by one look there, and one here, however many priorities its events have. The primary key
 -- cannot give the order by id + 0.
 create index event_group_id on agent.event (queue, group_key, (id + 0)) where group_key is not null and (flow = 4 or flow = 3 and priority <> 0);
