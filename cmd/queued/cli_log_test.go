@@ -173,7 +173,7 @@ func TestTopWithoutATerminalWritesEachLook(t *testing.T) {
 	}
 	table := p.cli("top", "-o", "table", "--sort", "scheduled").want(0).stdout
 	images, mail := strings.Index(table, "\nimages "), strings.Index(table, "\nmail ")
-	if !strings.Contains(table, "2 queues: 1 ready, 1 scheduled, 0 leased") || images < 0 || mail < images {
+	if !strings.Contains(table, "2 queues: 1 ready, 1 scheduled, 0 waiting, 0 leased") || images < 0 || mail < images {
 		t.Errorf("for people it is\n%s", table)
 	}
 	p.cli("top", "-d", "1ms").wantError(exitUsage, "--interval is 1ms")

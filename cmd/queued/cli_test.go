@@ -235,6 +235,12 @@ func TestGroupsOfAQueueAreListedAndSet(t *testing.T) {
 	if table := p.cli("groups", "mail", "-o", "table").want(0).stdout; !strings.HasPrefix(table, "GROUP  WAITING") || !strings.Contains(table, "\nc      2        0         1       0") || !strings.Contains(table, "concurrency 1") {
 		t.Errorf("the groups are\n%s", table)
 	}
+	if shown := p.cli("queue", "mail", "-o", "table").want(0).stdout; !strings.Contains(shown, "\nwaiting:          4\n") {
+		t.Errorf("the queue is\n%s", shown)
+	}
+	if table := p.cli("queues", "-o", "table").want(0).stdout; !strings.Contains(table, "WAITING") {
+		t.Errorf("the queues are\n%s", table)
+	}
 	if first := p.cli("groups", "mail", "--blocked", "--longest", "-n", "1", "-o", "jsonl").want(0).stdout; !strings.Contains(first, `"group":"a/b"`) || strings.Count(first, "\n") != 1 {
 		t.Errorf("the longest line is %s", first)
 	}

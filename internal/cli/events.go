@@ -14,7 +14,7 @@ type EventsCmd struct {
 	server   `embed:""`
 	ID       *int64 `arg:"" optional:"" help:"The id of an event to show, in its queue or in history; without one, events are listed."`
 	Queue    string `short:"q" help:"Only events in this queue."`
-	State    string `enum:",ready,scheduled,leased,waiting" default:"" placeholder:"STATE" help:"Only events in this state: ready, scheduled, leased, or waiting for the turn of their group."`
+	State    string `enum:",ready,scheduled,waiting,leased" default:"" placeholder:"STATE" help:"Only events in this state: ready, scheduled, waiting (for their turn in their group) or leased."`
 	payloads `embed:""`
 	Wait     endWait `placeholder:"DURATION" help:"With an id: wait until the event has ended, for so long at most if a duration is given."`
 	Limit    int     `short:"n" default:"100" placeholder:"N" min:"0" help:"How many events to list; 0 for all (default 100)."`

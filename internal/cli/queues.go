@@ -40,11 +40,11 @@ func (c *QueuesCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var queuesView = view[client.QueueStats]{
-	columns: columns("QUEUE…", "READY", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H?", "EXPIRED 1H?", "PAUSED", "DEAD LETTERS OF?…"),
+	columns: columns("QUEUE…", "READY", "SCHEDULED", "WAITING", "LEASED", "OLDEST", "DONE 1H?", "EXPIRED 1H?", "PAUSED", "DEAD LETTERS OF?…"),
 	row: func(q client.QueueStats) []string {
 		count := countOf(q.Estimated)
 		return []string{
-			q.Queue, count(q.Ready), count(q.Scheduled), count(q.Leased), dash(span(q.OldestReadyAge)), count(q.DoneLastHour),
+			q.Queue, count(q.Ready), count(q.Scheduled), count(q.Waiting), count(q.Leased), dash(span(q.OldestReadyAge)), count(q.DoneLastHour),
 			count(q.ExpiredLastHour), dash(yes(q.Paused)), dash(strings.Join(q.DeadLettersOf, ", ")),
 		}
 	},
@@ -209,6 +209,7 @@ func queueFields(q client.Queue) [][2]string {
 	return slices.Concat(policy[:1], [][2]string{
 		{"ready", count(q.Ready)},
 		{"scheduled", count(q.Scheduled)},
+		{"waiting", count(q.Waiting)},
 		{"leased", count(q.Leased)},
 		{"oldest ready", dash(span(q.OldestReadyAge))},
 		{"done 1h", count(q.DoneLastHour)},
@@ -466,7 +467,7 @@ func (c *queueDeleteCmd) question(ctx context.Context, env *Env, conn *client.Cl
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Delete the queue %q, and move its %s into history as cancelled?", c.Queue, eventsOf(countOf(q.Estimated)(q.Ready+q.Scheduled))), nil
+	return fmt.Sprintf("Delete the queue %q, and move its %s into history as cancelled?", c.Queue, eventsOf(countOf(q.Estimated)(q.Ready+q.Scheduled+q.Waiting))), nil
 }
 
 type queueMoveCmd struct {

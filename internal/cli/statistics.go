@@ -41,7 +41,7 @@ func (c *queueStatsCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var seriesView = view[client.SeriesBucket]{
-	columns: columns("START@", "READY", "SCHEDULED", "LEASED", "OLDEST", "DONE", "FAILED", "EXPIRED", "CANCELLED", "WAIT P50?", "WAIT P95", "WORK P50?", "WORK P95"),
+	columns: columns("START@", "READY", "SCHEDULED", "WAITING", "LEASED", "OLDEST", "DONE", "FAILED", "EXPIRED", "CANCELLED", "WAIT P50?", "WAIT P95", "WORK P50?", "WORK P95"),
 	row: func(b client.SeriesBucket) []string {
 		waiting := func(n *int) string {
 			if n == nil {
@@ -62,7 +62,7 @@ var seriesView = view[client.SeriesBucket]{
 			return dash(span(time.Duration(*ms * float64(time.Millisecond))))
 		}
 		return []string{
-			moment(b.Start), waiting(b.Ready), waiting(b.Scheduled), waiting(b.Leased), took(b.OldestReadyAgeMS),
+			moment(b.Start), waiting(b.Ready), waiting(b.Scheduled), waiting(b.Waiting), waiting(b.Leased), took(b.OldestReadyAgeMS),
 			ended(b.Done), ended(b.Failed), ended(b.Expired), ended(b.Cancelled), took(b.WaitP50MS), took(b.WaitP95MS), took(b.ProcessingP50MS), took(b.ProcessingP95MS),
 		}
 	},

@@ -21,7 +21,7 @@ type TopCmd struct {
 	server   `embed:""`
 	Interval time.Duration `short:"d" default:"2s" placeholder:"DURATION" min:"100ms" help:"The time between two looks (default 2s)."`
 	Looks    int           `short:"n" placeholder:"N" min:"1" help:"End after so many looks; without a terminal 1 if it is not given."`
-	Sort     string        `enum:"ready,scheduled,leased,oldest,done,queue" default:"ready" help:"What to sort by: ready, scheduled, leased, oldest, done or queue."`
+	Sort     string        `enum:"ready,scheduled,waiting,leased,oldest,done,queue" default:"ready" help:"What to sort by: ready, scheduled, waiting, leased, oldest, done or queue."`
 }
 
 // Help returns the text below the usage.
@@ -228,7 +228,7 @@ func (w *watch) add(l look) {
 }
 
 // sortings are the columns that a watch can be sorted by, in their order.
-var sortings = []string{"queue", "ready", "scheduled", "leased", "oldest", "done"}
+var sortings = []string{"queue", "ready", "scheduled", "waiting", "leased", "oldest", "done"}
 
 // press executes the command of a key, and reports whether that is the end.
 func (w *watch) press(key string) (end bool) {
@@ -262,6 +262,8 @@ func (w *watch) sorted() []client.QueueStats {
 			order = cmp.Compare(b.Ready, a.Ready)
 		case "scheduled":
 			order = cmp.Compare(b.Scheduled, a.Scheduled)
+		case "waiting":
+			order = cmp.Compare(b.Waiting, a.Waiting)
 		case "leased":
 			order = cmp.Compare(b.Leased, a.Leased)
 		case "oldest":
@@ -298,7 +300,7 @@ func (w *watch) lines(width, height int) []string {
 	for i, q := range shown {
 		rows[i] = w.row(q)
 	}
-	_ = writeTable(&text, columns("QUEUE…", "READY", "+/-", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H", "EXPIRED 1H", ""), rows, width) // to memory
+	_ = writeTable(&text, columns("QUEUE…", "READY", "+/-", "SCHEDULED", "WAITING", "LEASED", "OLDEST", "DONE 1H", "EXPIRED 1H", ""), rows, width) // to memory
 	lines = append(lines, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 	if height > 0 {
 		if more := len(queues) - w.first - len(shown); more > 0 {
@@ -325,15 +327,15 @@ func (w *watch) row(q client.QueueStats) []string {
 	if q.Paused {
 		paused = "paused"
 	}
-	return []string{cells[0], cells[1], change, cells[2], cells[3], cells[4], cells[5], cells[6], paused}
+	return []string{cells[0], cells[1], change, cells[2], cells[3], cells[4], cells[5], cells[6], cells[7], paused}
 }
 
 // summary returns the lines above the table.
 func (w *watch) summary() []string {
 	l := w.latest
-	var ready, scheduled, leased int
+	var ready, scheduled, waiting, leased int
 	for _, q := range l.Queues {
-		ready, scheduled, leased = ready+q.Ready, scheduled+q.Scheduled, leased+q.Leased
+		ready, scheduled, waiting, leased = ready+q.Ready, scheduled+q.Scheduled, waiting+q.Waiting, leased+q.Leased
 	}
 	first := fmt.Sprintf("queued %s   %s", w.title, moment(l.At))
 	if n := len(l.Processes); n == 1 {
@@ -345,7 +347,7 @@ func (w *watch) summary() []string {
 	if len(l.Queues) == 1 {
 		queues = "1 queue"
 	}
-	lines := []string{first, fmt.Sprintf("%s: %d ready, %d scheduled, %d leased", queues, ready, scheduled, leased)}
+	lines := []string{first, fmt.Sprintf("%s: %d ready, %d scheduled, %d waiting, %d leased", queues, ready, scheduled, waiting, leased)}
 	if rates := w.rates(); rates != "" {
 		lines = append(lines, rates)
 	}

@@ -35,12 +35,12 @@ func firstCells(lines []string) (names []string) {
 func TestTopSortsByTheColumnThatKeysChoose(t *testing.T) {
 	t.Parallel()
 	w := watched(
-		client.QueueStats{Queue: "a", Ready: 1, Scheduled: 3, Leased: 2, OldestReadyAge: time.Minute},
-		client.QueueStats{Queue: "b", Ready: 2, Scheduled: 1, Leased: 3, DoneLastHour: 9},
+		client.QueueStats{Queue: "a", Ready: 1, Scheduled: 3, Waiting: 1, Leased: 2, OldestReadyAge: time.Minute},
+		client.QueueStats{Queue: "b", Ready: 2, Scheduled: 1, Waiting: 2, Leased: 3, DoneLastHour: 9},
 		client.QueueStats{Queue: "c", Ready: 3, Scheduled: 2, Leased: 1},
 	)
 	for _, want := range []struct{ sort, order string }{
-		{"ready", "c b a"}, {"scheduled", "a c b"}, {"leased", "b a c"}, {"oldest", "a b c"}, {"done", "b a c"}, {"queue", "a b c"},
+		{"ready", "c b a"}, {"scheduled", "a c b"}, {"waiting", "b a c"}, {"leased", "b a c"}, {"oldest", "a b c"}, {"done", "b a c"}, {"queue", "a b c"},
 	} {
 		if got := strings.Join(firstCells(w.lines(0, 0)), " "); w.sort != want.sort || got != want.order {
 			t.Errorf("by %s the order is %s, want %s by %s", w.sort, got, want.order, want.sort)
