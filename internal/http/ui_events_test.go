@@ -230,3 +230,21 @@ func TestPayloadsCanBeHidden(t *testing.T) {
 	b.afresh().get("events/1/payload").want(403).says("Payloads are hidden").saysNot("secret")
 	b.afresh().get("events/1/raw").want(403).says("Payloads are hidden").saysNot("secret")
 }
+
+func TestPagesTellEventsThatWaitForTheirTurnFromOthers(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	b := h.browse(t)
+	h.call("POST", "/events?queue=mail", `{}`).want(201)
+	b.get("queues/mail").want(200).saysNot("<span>waiting</span>")
+	h.call("PUT", "/queues/mail", `{"flow":{"concurrency":1}}`).want(200)
+	b.get("queues/mail").want(200).says("<span>waiting</span><strong>0</strong>")
+	h.call("POST", "/events?queue=mail&group=a", `{}`).want(201)
+	waits := decode[seenEvent](h.call("POST", "/events?queue=mail&group=a", `{}`).want(201)).ID
+	b.get("queues/mail").want(200).says("<span>ready now</span><strong>2</strong>", "<span>scheduled</span><strong>0</strong>", "<span>waiting</span><strong>1</strong>", `<span class="tag waiting">`)
+	b.get("queues/mail/events?state=waiting").want(200).says("1 shown", `<option selected>waiting</option>`, fmt.Sprintf(`events/%d"`, waits))
+	b.get("queues").want(200).says(`<th scope="col">waiting</th>`)
+	b.get("").want(200).says("0 scheduled for later · 1 waiting for their turn")
+	b.get("queues/mail/purge").want(200).says("moves the 3 events that")
+}

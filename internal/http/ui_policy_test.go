@@ -113,14 +113,17 @@ func TestEventsAreMovedAndQueuesDeletedOnTheirPages(t *testing.T) {
 	for range 3 {
 		h.call("POST", "/events?queue=mail&type=letter", `{}`).want(201)
 	}
-	h.call("POST", "/events?queue=mail&type=card", `{}`).want(201)
-	b.get("queues/mail/move").want(200).says("4 events wait in mail")
+	h.call("PUT", "/queues/mail", `{"flow":{"concurrency":1}}`).want(200)
+	for range 2 { // of which one waits for its turn
+		h.call("POST", "/events?queue=mail&type=card&group=a", `{}`).want(201)
+	}
+	b.get("queues/mail/move").want(200).says("5 events wait in mail")
 	b.post("queues/mail/move", url.Values{"types": {"letter"}}).want(422).says(`id="to-wrong"`, ">letter</textarea>")
 	b.follow("queues/mail/move", url.Values{"to": {"post"}, "types": {"letter\r\n"}, "limit": {"2"}}).want(200).says("Events moved: 2")
 	if got := h.call("GET", "/queues/post", "").want(200).body; !strings.Contains(got, `"ready":2`) {
 		t.Errorf("the events are not there: %s", got)
 	}
-	b.get("queues/mail/delete").want(200).says("Delete the queue mail?", "The 2 events that wait in it move into history as cancelled")
-	b.follow("queues/mail/delete", nil).want(200).says("The queue is deleted. Events that went into history as cancelled: 2.")
+	b.get("queues/mail/delete").want(200).says("Delete the queue mail?", "The 3 events that wait in it move into history as cancelled")
+	b.follow("queues/mail/delete", nil).want(200).says("The queue is deleted. Events that went into history as cancelled: 3.")
 	b.post("queues/nothing/delete", nil).want(404)
 }

@@ -22,7 +22,7 @@ func (b *Bucket) bad() int64 { return b.Failed + b.Expired }
 // A Series is a line of a chart.
 type Series struct {
 	Name   string
-	Class  string // of the stylesheet: a, b or c
+	Class  string // of the stylesheet: a, b, c or d
 	Points []float64
 	// Format writes a value, with its unit, for the axis and the titles; nil: as a count.
 	Format func(float64) string

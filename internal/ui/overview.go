@@ -196,6 +196,7 @@ func (q *Queue) Depth() any {
 	return Lines("Events in the queue over time", q.times(),
 		Series{Name: "ready", Class: "a", Points: q.points(func(b *client.SeriesBucket) *float64 { return floatOf(b.Ready) })},
 		Series{Name: "scheduled", Class: "b", Points: q.points(func(b *client.SeriesBucket) *float64 { return floatOf(b.Scheduled) })},
+		Series{Name: "waiting", Class: "d", Points: q.points(func(b *client.SeriesBucket) *float64 { return floatOf(b.Waiting) })},
 		Series{Name: "leased", Class: "c", Points: q.points(func(b *client.SeriesBucket) *float64 { return floatOf(b.Leased) })})
 }
 
@@ -204,7 +205,7 @@ func (q *Queue) DepthRows() any {
 	return rows(len(q.Stats.Buckets), func(row int) []string {
 		b := &q.Stats.Buckets[row]
 		return []string{
-			string(timestamp(b.Start)), number(b.Ready), number(b.Scheduled), number(b.Leased),
+			string(timestamp(b.Start)), number(b.Ready), number(b.Scheduled), number(b.Waiting), number(b.Leased),
 			milliseconds(b.WaitP50MS), milliseconds(b.WaitP95MS), milliseconds(b.ProcessingP50MS), milliseconds(b.ProcessingP95MS),
 		}
 	})

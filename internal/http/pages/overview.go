@@ -124,7 +124,7 @@ func findings(shown *ui.Overview, oldest []client.OverviewQueue, holders []clien
 			text = " does not push for now: its endpoint fails, and is tried with one event at a time"
 		}
 		found = append(found, ui.Finding{
-			IsBad: true, Subject: q.Queue, Link: "queues/" + url.PathEscape(q.Queue), Text: text, More: ui.Count(q.Ready+q.Scheduled, "event waits", "events wait") + ", none is lost",
+			IsBad: true, Subject: q.Queue, Link: "queues/" + url.PathEscape(q.Queue), Text: text, More: ui.Count(q.Ready+q.Scheduled+q.Waiting, "event waits", "events wait") + ", none is lost",
 			Button: "See the push", Target: "queues/" + url.PathEscape(q.Queue) + "/push",
 		})
 	}

@@ -73,7 +73,7 @@ func confirmDeleteQueue(v *visit) (view, error) {
 		return view{}, err
 	}
 	consequence := "Its policy and its push, with the secrets, go; its history stays as long as history is kept."
-	if waiting := q.Ready + q.Scheduled; waiting > 0 {
+	if waiting := q.Ready + q.Scheduled + q.Waiting; waiting > 0 {
 		consequence += " The " + ui.Count(waiting, "event", "events") + " that wait in it" + estimate(q.Estimated) + " move into history as cancelled, and can be requeued from there."
 	}
 	return view{name: "confirm", title: "Delete " + q.Queue, nav: "queues", body: ui.Confirm{

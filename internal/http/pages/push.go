@@ -190,7 +190,7 @@ func confirmDeletePush(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	waiting := "The " + ui.Count(q.Ready+q.Scheduled, "event", "events")
+	waiting := "The " + ui.Count(q.Ready+q.Scheduled+q.Waiting, "event", "events")
 	if q.Estimated {
 		waiting += " (an estimate)"
 	}

@@ -114,7 +114,7 @@ func confirmPurge(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	count := "the " + ui.Count(q.Ready+q.Scheduled, "event", "events") + estimate(q.Estimated)
+	count := "the " + ui.Count(q.Ready+q.Scheduled+q.Waiting, "event", "events") + estimate(q.Estimated)
 	return view{name: "confirm", title: "Purge " + name, nav: "queues", body: ui.Confirm{
 		Question: "Purge " + name + "?",
 		Consequence: "This moves " + count + " that wait in the queue into history as cancelled. They can be requeued from there, and are deleted with their history. The " +
