@@ -142,7 +142,7 @@ func (b *bench) observed() []measured {
 		{"queue_depth", float64(d.Ready), 0},
 		{"running_depth", float64(d.Leased), 0},
 		{"scheduled_depth", float64(d.Scheduled), 0},
-		{"total_backlog", float64(d.Ready + d.Leased + d.Scheduled), 0},
+		{"total_backlog", float64(d.Ready + d.Leased + d.Scheduled + d.Waiting), 0},
 		{"producer_target_rate", float64(b.rate.Load()), 0},
 	}
 }
