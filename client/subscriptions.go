@@ -58,7 +58,7 @@ type SubscriptionSettings struct {
 	Deliver *Delivery `json:"deliver,omitzero"`
 	// Start is where a new subscription begins; zero: at [Latest].
 	Start Place `json:"start,omitzero"`
-	// MaxWaiting is how many events may be ready in the queue before nothing more is delivered; 0: 10,000.
+	// MaxWaiting is how many events may be due in the queue, ready or waiting for their turn, before nothing more is delivered; 0: 10,000.
 	MaxWaiting int `json:"max_waiting,omitzero"`
 	// ExpiresAfter deletes the subscription when nobody has used it for so long; 0: it is durable.
 	ExpiresAfter time.Duration `json:"expires_after,omitzero"`
@@ -101,7 +101,7 @@ type Subscription struct {
 	// HeldUntil is the end of the lease that somebody has; zero: nobody.
 	HeldUntil time.Time `json:"held_until,omitzero"`
 	Deliver   *Delivery `json:"deliver,omitzero"`
-	// Waiting is how many events are ready in the queue, and Replays how many replays have not ended; nil without Deliver.
+	// Waiting is how many events are due in the queue, ready or waiting for their turn, and Replays how many replays have not ended; nil without Deliver.
 	Waiting *int64 `json:"waiting,omitzero"`
 	Replays *int64 `json:"replays,omitzero"`
 	// Start is where the subscription began.

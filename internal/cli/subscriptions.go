@@ -129,7 +129,7 @@ type subscriptionPutCmd struct {
 	DeliverType     string        `placeholder:"TYPE" help:"The type of the inserted events."`
 	DeliverPriority int32         `placeholder:"N" help:"The priority of the inserted events; lower numbers are claimed first."`
 	DeliverGroup    string        `name:"deliver-group-from" placeholder:"WHERE" help:"Where the group of each event is: key, that of the publication; topic; or a JSON pointer into the payload, such as /tenant."`
-	MaxWaiting      int           `placeholder:"N" min:"1" max:"1000000000" help:"How many events may be ready in the queue before nothing more is delivered."`
+	MaxWaiting      int           `placeholder:"N" min:"1" max:"1000000000" help:"How many events may be due in the queue before nothing more is delivered."`
 	Start           string        `placeholder:"PLACE" help:"Where a new subscription begins: after a position, at earliest, or at latest, the default."`
 	ExpiresAfter    time.Duration `placeholder:"DURATION" min:"1s" max:"87600h" help:"Delete the subscription when nobody has used it for so long; never if it is not given."`
 }

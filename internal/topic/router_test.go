@@ -162,6 +162,35 @@ func TestNothingIsDeliveredWhilePaused(t *testing.T) {
 	env.awaitDelivered(t, "paused", append(all, more...))
 }
 
+// TestDeliveryStopsWhenTheQueueIsFullOfEventsThatWaitForTheirTurn has all events in one group, of which one is ready at a time.
+func TestDeliveryStopsWhenTheQueueIsFullOfEventsThatWaitForTheirTurn(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	const room = 30
+	if _, err := env.queue.PutPolicy(t.Context(), queue.Policy{Queue: "small", Flow: &queue.Flow{Concurrency: new(1)}}, queue.Precondition{}); err != nil {
+		t.Fatal(err)
+	}
+	env.put(t, topic.PutSubscriptionParams{
+		Name: "small", Filters: []topic.SubscriptionFilter{everything(t)}, Deliver: &topic.Delivery{Queue: "small", GroupFrom: "topic"}, MaxWaiting: room,
+	})
+	env.deliver(t, "other", everything(t))
+	all := env.publish(t, slices.Repeat([]string{"a"}, 100)...)
+	env.awaitDelivered(t, "other", all)
+	for worked := range len(all) {
+		await(t, "more events", func() bool { return len(env.delivered(t, "small")) > 0 })
+		if n := len(env.delivered(t, "small")); n > room {
+			t.Fatalf("after %d, %d events are due in the queue, of which there may be %d", worked, n, room)
+		}
+		claimed, err := env.queue.Claim(t.Context(), queue.ClaimParams{Queue: "small", Limit: 7})
+		if err != nil || len(claimed) != 1 {
+			t.Fatalf("claimed %d events, %v", len(claimed), err)
+		}
+		if _, err := env.queue.Ack(t.Context(), []queue.Ack{{Lease: queue.Lease{ID: claimed[0].ID, Receipt: claimed[0].Receipt}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestDeliveryStopsWhenTheQueueIsFull(t *testing.T) {
 	t.Parallel()
 	env := setup(t)

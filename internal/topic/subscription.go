@@ -39,7 +39,7 @@ type Subscription struct {
 
 	Deliver  *Delivery `db:"-"` // nil: it is read by cursor
 	IsInStep bool      // its position is the one of all that are level
-	Waiting  int64     // events ready in its queue, up to MaxWaiting
+	Waiting  int64     // events that are due in its queue, up to MaxWaiting
 	Replays  int64     // that have not ended
 
 	Filters []SubscriptionFilter `db:"-"` // nil in listings
@@ -75,7 +75,7 @@ type PutSubscriptionParams struct {
 	Filters      []SubscriptionFilter // none: only events that are published for it alone
 	Start        int64                // a new one begins after this position
 	Deliver      *Delivery            // nil: it is read by cursor
-	MaxWaiting   int                  // events ready in its queue, beyond which nothing is delivered
+	MaxWaiting   int                  // events that are due in its queue, beyond which nothing is delivered
 	ExpiresAfter *time.Duration       // nil: never
 	IfVersions   []int64              // the versions of which it must have one; nil: any, or it is new
 	IfExists     bool                 // it must not be new

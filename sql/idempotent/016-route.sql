@@ -451,7 +451,8 @@ begin
 end
 $func$;
 
--- How many events are ready in a queue, up to _limit.
+-- How many events are due in a queue, ready or waiting for their turn, up to _limit. Among many that are in a group and not due yet, it may count fewer of those that wait: it looks at the latest _limit of each
+-- lane, as what is delivered into a queue is due, and comes last.
 create or replace function agent_private.count_ready(_queue text, _limit int4)
 returns int8
 language plpgsql volatile
@@ -467,14 +468,26 @@ begin
     from
     ( select
       from agent_private.list_lanes(_queue) as l
-      cross join lateral (select from agent.event e where e.queue = _queue and e.priority = l.priority and e.vt <= now() limit _limit) e
+      cross join lateral
+      ( (select 1 from agent.event e where e.queue = _queue and e.priority = l.priority and e.vt <= now() limit _limit)
+        union all
+        select 1
+        from
+        ( select e.flow, e.turn_vt
+          from agent.event e
+          where e.queue = _queue and e.priority = l.priority and e.vt = agent_private.no_turn()
+          order by e.vt desc, e.id desc
+          limit _limit
+        ) as w
+        where agent_private.lacks_turn(w.flow, w.turn_vt, now())
+      ) as e
       limit _limit
     ) e
   );
 end
 $func$;
 
--- How many events are ready in each of _queues, up to the limit beside it; of a queue that is placed on another cell, how many wait to be brought there.
+-- How many events are due in each of _queues, as count_ready of agent_private has it, up to the limit beside it; of a queue that is placed on another cell, how many wait to be brought there.
 create or replace function agent_service.count_ready(_queues text[], _limits int4[])
 returns table (queue text, ready int8)
 language plpgsql volatile
