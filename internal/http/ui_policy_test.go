@@ -55,11 +55,12 @@ func TestLimitsOfGroupsAreChangedOnThePageOfThePolicy(t *testing.T) {
 		}
 	}
 	form := url.Values{
-		"group_from": {"/tenant"}, "flow/concurrency": {"2"}, "flow/total": {"50"}, "flow/on_failed": {"block"}, "flow/rate/limit": {"10"}, "flow/rate/period": {"1m"}, "flow/rate/burst": {"3"},
+		"group_from": {"/tenant"}, "flow/concurrency": {"2"}, "flow/total": {"50"}, "flow/on_failed": {"block"}, "flow/rate/limit": {"10"}, "flow/rate/period": {"1m"}, "flow/rate/burst": {"3"}, "flow/fair": {"true"},
 	}
-	stored(form, `"group_from":"/tenant","flow":{"concurrency":2,"total":50,"order":true,"on_failed":"block","rate":{"limit":10,"period":"1m0s","burst":3}`)
+	stored(form, `"group_from":"/tenant","flow":{"concurrency":2,"total":50,"order":true,"on_failed":"block","rate":{"limit":10,"period":"1m0s","burst":3},"fair":true}`)
 	b.get("queues/mail/policy").want(200).says(`name="group_from" value="/tenant"`, `name="flow/concurrency" value="2"`, `name="flow/total" value="50"`, `value="block" selected`,
-		`name="flow/rate/limit" value="10"`, `name="flow/rate/period" value="1m"`, `name="flow/rate/burst" value="3"`)
+		`name="flow/rate/limit" value="10"`, `name="flow/rate/period" value="1m"`, `name="flow/rate/burst" value="3"`, `value="true" selected`)
+	b.get("queues/mail").want(200).says("groups take turns")
 
 	form.Set("version", b.policyVersion())
 	for field, value := range map[string]string{"flow/concurrency": "many", "flow/total": "10001", "flow/rate/limit": "0", "flow/rate/period": "soon", "flow/rate/burst": "-1", "group_from": "tenant"} {

@@ -42,6 +42,14 @@ func (f *PolicyForm) InOrder() string {
 	return cmp.Or(limits.OnFailed, client.OnFailedContinue)
 }
 
+// InTurns says whether groups take turns; empty: they do not.
+func (f *PolicyForm) InTurns() string {
+	if f.Limits().Fair {
+		return "true"
+	}
+	return ""
+}
+
 // DeadLetters is the queue of its dead letters; empty: none.
 func (f *PolicyForm) DeadLetters() string {
 	if f.DeadLetter == nil {

@@ -31,6 +31,9 @@ func storePolicy(v *visit) (string, error) {
 	if v.form.Get("flow/on_failed") != "" { // the form has one field for both
 		s.put("flow/order", true)
 	}
+	if v.form.Get("flow/fair") != "" {
+		s.put("flow/fair", true)
+	}
 	if v.form.Get("backoff/kind") != "" {
 		s.texts(v, "backoff/kind", "backoff/base", "backoff/max")
 		s.numbers(v, "backoff/factor", "backoff/jitter")
