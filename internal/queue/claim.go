@@ -111,6 +111,7 @@ type claim struct {
 	tokens  []token         // of the receipts, by agent_service.claim_from_watermarks' slot
 	start   watermark.Start // where the scan begins
 	isOffer bool            // it goes along with an insert
+	follows bool            // it goes along with acks
 	found
 }
 
@@ -124,6 +125,11 @@ type found struct {
 
 // count returns how many events the claim has a lease on.
 func (f *found) count() int { return len(f.events) + len(f.surplus) }
+
+// isLast reports whether it has taken all that could be claimed.
+func (c *claim) isLast() bool {
+	return c.count() < c.Limit && len(c.Types) == 0 && len(c.ExcludeIDs) == 0
+}
 
 // newClaim returns the operation of a claim, which several callers may share.
 func (s *Service) newClaim(p ClaimParams, workers []string) *operation {

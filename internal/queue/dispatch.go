@@ -27,7 +27,7 @@ type dispatcher struct {
 	mustLook bool       // there may be something new that no round has looked for
 	unserved []*waiter  // while it sleeps: one of each group that the latest round had nothing for; nil: it does not sleep
 	due      time.Time  // while it sleeps: when pollIdle has seen that an event becomes claimable; zero: it has seen none
-	offer    *operation // the claim that an insert may take along; see waitOrOffer
+	offer    *operation // the claim that an insert or acks may take along; see waitOrOffer
 }
 
 // waiter is one Claim under way.
@@ -265,7 +265,7 @@ func (d *dispatcher) handOut(group []*waiter, op *operation, err error) (waiting
 // waiters whose time is up are answered here, others join, and the last one that leaves is soon followed by another one, all without a look at the
 // database. served are the groups of the round before.
 //
-// Meanwhile inserts of this process may take the claim of the waiters along: their events are claimed in the same transaction, and handed out a
+// Meanwhile inserts of this process may take the claim of the waiters along, and acks that may free slots of its queue: their events, and those that get the slots, are claimed in the same transaction, and handed out a
 // whole commit sooner than by waking the dispatcher. waitOrOffer reports whether there may be something new.
 func (d *dispatcher) waitOrOffer(served [][]*waiter, limit time.Duration) bool {
 	end := time.Now().Add(limit)
@@ -290,7 +290,6 @@ func (d *dispatcher) waitOrOffer(served [][]*waiter, limit time.Duration) bool {
 		var offer *operation
 		if len(groups) == 1 {
 			offer = d.claimFor(groups[0])
-			offer.claim.isOffer = true
 		}
 		grouped := 0
 		for _, g := range groups {
@@ -376,27 +375,75 @@ func (d *dispatcher) answerLate() {
 	})
 }
 
-// takeOffers takes the claims of those who wait for events that operations insert, to be committed with them.
+// noteHandovers notes in which queues a transaction has freed slots, and in which claims went along in vain.
+func (s *Service) noteHandovers(freed map[string]*time.Time, followers map[string]*operation) {
+	if len(freed)+len(followers) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for queue, op := range followers {
+		if op.claim.count() == 0 {
+			delete(s.handsOver, queue)
+		}
+	}
+	for queue := range freed {
+		if s.dispatchers[queue] != nil {
+			s.handsOver[queue] = true
+		}
+	}
+}
+
+// takeOffer takes the claim that the dispatcher offers, if it is usable, and wakes it to wait for the result; nil: it offers none.
+func (d *dispatcher) takeOffer(isUsable func(*claim) bool) *operation {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	offer := d.offer
+	if offer == nil || !isUsable(offer.claim) {
+		return nil
+	}
+	d.offer = nil
+	d.woken.Send()
+	return offer
+}
+
+// takeOffers takes the claims of those who wait for events that operations insert, or for slots that their acks may free, to be committed with them. The queues of events that are acked are not known here: those are
+// looked at in which acks have freed slots since a claim was taken along in vain.
 func (s *Service) takeOffers(ops []*operation) (offers []*operation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.dispatchers) == 0 {
 		return nil
 	}
+	hasAcks := false
 	for _, op := range ops {
+		hasAcks = hasAcks || len(op.acks) > 0
 		for i := range op.inserts {
 			e := &op.inserts[i]
 			d := s.dispatchers[cmp.Or(e.Queue, Default)]
 			if d == nil || e.Delay != 0 || e.VT != nil {
 				continue
 			}
-			d.mu.Lock()
-			if d.offer != nil {
-				offers = append(offers, d.offer)
-				d.offer = nil
-				d.woken.Send()
+			if offer := d.takeOffer(func(*claim) bool { return true }); offer != nil {
+				offer.claim.isOffer = true
+				offers = append(offers, offer)
 			}
-			d.mu.Unlock()
+		}
+	}
+	if !hasAcks {
+		return offers
+	}
+	for queue := range s.handsOver {
+		d := s.dispatchers[queue]
+		if d == nil {
+			delete(s.handsOver, queue)
+			continue
+		}
+		// What gets a slot may be behind the watermark, and a claim without watermarks takes long where these are in use.
+		if offer := d.takeOffer(func(c *claim) bool { return c.start.Marks == nil }); offer != nil {
+			offer.claim.follows = true
+			offer.claim.start = watermark.Start{}
+			offers = append(offers, offer)
 		}
 	}
 	return offers

@@ -223,6 +223,40 @@ func TestAnAckHandsASlotOverToAClaimThatWaits(t *testing.T) {
 	}
 }
 
+// A claim that waits in the process of the ack gets the next event in the transaction of the ack, once it is known that acks free slots in its queue.
+func TestAnAckTakesTheClaimThatWaitsForItsSlotAlong(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(cfg *queue.Config) { cfg.PollInterval = time.Hour })
+	runService(t, b.Service)
+	b.limit(t, "q", `{"order": true}`)
+	ids := b.insertGrouped(t, "q", "g", "g", "g", "g", "g")
+	b.insertGrouped(t, "elsewhere", "")
+	elsewhere := b.claim(t, queue.ClaimParams{Queue: "elsewhere"}, 1)[0]
+	leased := b.claim(t, queue.ClaimParams{Queue: "q"}, 1)[0]
+	for i, id := range ids[1:] {
+		got := make(chan []queue.Event, 1)
+		go func() {
+			events, _ := b.Claim(t.Context(), queue.ClaimParams{Queue: "q", Wait: time.Minute})
+			got <- events
+		}()
+		eventually(t, "the claim waits", func() bool { return queue.Offers(b.Service, "q") && queue.IsTold(b.Service) })
+		if i == 2 { // an ack elsewhere takes it along in vain, and it waits on
+			b.ack(t, lease(elsewhere))
+			eventually(t, "the claim waits again", func() bool { return queue.Offers(b.Service, "q") })
+		}
+		b.ack(t, lease(leased))
+		events := <-got
+		if len(events) != 1 || events[0].ID != id {
+			t.Fatalf("after ack %d, the claim got %+v, want event %d", i+1, events, id)
+		}
+		isSame := pgtest.Query[bool](t, b.sql, `select h.xmin = e.xmin from agent.event_hist h, agent.event e where h.id = $1 and e.id = $2`, leased.ID, id)
+		if want := i == 1 || i == 3; isSame != want {
+			t.Errorf("after ack %d: claimed in the transaction of the ack: %t, want %t", i+1, isSame, want)
+		}
+		leased = events[0]
+	}
+}
+
 func TestAnEventOfAGroupGoesToAClaimThatWaitsIfThereIsASlot(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -114,6 +114,7 @@ type Service struct {
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
+	handsOver   map[string]bool        // queues in which acks have freed slots since a claim was taken along with acks in vain; some have no dispatcher any more
 	draining    bool
 	closed      bool           // no claim may join any more
 	work        sync.WaitGroup // claims under way, dispatchers, and goroutines of theirs
@@ -139,6 +140,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		redrives:    redrives{added: pg.NewSignal()},
 		watermarks:  watermark.New(cfg.WatermarkInterval, cfg.WatermarkScanTime),
 		dispatchers: make(map[string]*dispatcher),
+		handsOver:   make(map[string]bool),
 		writes:      writes{checking: make(chan struct{}, 1)},
 	}
 	if err := s.openPools(ctx); err != nil {
