@@ -330,24 +330,28 @@ func (w *Flow) handOver(ctx context.Context, s *session, srv *server) error {
 		other *server
 	}{{"hand-over in one process", srv}, {"hand-over between two processes", second}} {
 		s.progress.show("%s", side.label)
-		times, queue, account, err := w.handOvers(ctx, s, srv, side.other)
+		times, acks, queue, account, err := w.handOvers(ctx, s, srv, side.other)
 		if err != nil {
 			return fmt.Errorf("%s: %w", side.label, err)
 		}
-		latency := times.Latency()
+		latency, acked := times.Latency(), acks.Latency()
 		s.compare(side.label+", p50 over a commit", latency.P50/bare.P50)
-		if err := w.finish(ctx, s, srv, queue, account, &report.Result{Label: side.label, Latency: map[string]load.Latency{"ack to claim": latency}}); err != nil {
+		s.compare(side.label+", p50 over its ack", latency.P50/acked.P50)
+		if err := w.finish(ctx, s, srv, queue, account, &report.Result{Label: side.label, Latency: map[string]load.Latency{"ack": acked, "ack to claim": latency}}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// handOvers has two workers, one at each of two servers, work on a group in turns: each claims again once the other one has an event.
-func (w *Flow) handOvers(ctx context.Context, s *session, first, second *server) (load.Histogram, string, *load.Account, error) {
+// handOvers has two workers, one at each of two servers, work on a group in turns: each claims again once the other one has an event. It returns how long a worker waits for its event, from the sending of the other one's
+// ack on, and how long the acks take.
+func (w *Flow) handOvers(ctx context.Context, s *session, first, second *server) (times, acks load.Histogram, queue string, account *load.Account, err error) {
 	const warmups = 5
-	queue, account, times := s.newQueue(), load.NewAccount(), load.NewHistogram()
-	fail := func(err error) (load.Histogram, string, *load.Account, error) { return times, queue, account, err }
+	queue, account, times, acks = s.newQueue(), load.NewAccount(), load.NewHistogram(), load.NewHistogram()
+	fail := func(err error) (load.Histogram, load.Histogram, string, *load.Account, error) {
+		return times, acks, queue, account, err
+	}
 	if err := first.target.Limit(ctx, queue, `{"order":true}`); err != nil {
 		return fail(err)
 	}
@@ -383,19 +387,21 @@ func (w *Flow) handOvers(ctx context.Context, s *session, first, second *server)
 		}
 		began := time.Now()
 		acked := from.Ack(ctx, leases[0])
+		took := time.Since(began)
 		claiming.Wait()
 		if !acked {
 			return fail(errors.New("an ack failed"))
 		}
 		if n >= warmups {
 			times.Add(at.Sub(began))
+			acks.Add(took)
 		}
 		leases = got
 	}
 	if len(leases) == 1 && !workers[w.Handovers%2].Ack(ctx, leases[0]) {
 		return fail(errors.New("the last ack failed"))
 	}
-	return times, queue, account, nil
+	return times, acks, queue, account, nil
 }
 
 // held measures a steady load of groups beside a session that holds an old snapshot.

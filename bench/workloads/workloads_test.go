@@ -144,7 +144,7 @@ func TestLimitsOfGroupsAreMeasured(t *testing.T) {
 	for _, name := range []string{
 		"groups without limits: processor time over no group", "concurrency: processor time over no group", "order: processor time over no group", "rate: processor time over no group", "turns: processor time over no group",
 		"concurrency beside 50 waiting: processor time over no group", "rate beside those that wait over that without", "one group in order over one worker",
-		"least over most that a poster of one group has inserted", "hand-over in one process, p50 over a commit", "hand-over between two processes, p50 over a commit",
+		"least over most that a poster of one group has inserted", "hand-over in one process, p50 over a commit", "hand-over between two processes, p50 over a commit", "hand-over in one process, p50 over its ack", "hand-over between two processes, p50 over its ack",
 	} {
 		if !slices.ContainsFunc(r.Numbers, func(n *report.Number) bool { return n.Name == "flow: "+name }) {
 			t.Errorf("there is no number %q", name)
