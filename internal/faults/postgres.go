@@ -411,16 +411,23 @@ func (s *Server) Follow(primary *Server) {
 // name is the server's application_name as a standby.
 func (s *Server) name() string { return "standby_" + strconv.Itoa(s.Port) }
 
-// AwaitStandby returns when a standby has received everything written before the call.
+// AwaitStandby returns when a standby streams, and shows everything that was committed before the call.
 func (s *Server) AwaitStandby(standby *Server) {
 	s.t.Helper()
-	standby.await("has caught up", func(ctx context.Context) error {
-		var caughtUp bool
-		err := s.queryRow(ctx, &caughtUp, `
-			select pg_catalog.count(*) > 0 from pg_catalog.pg_stat_replication
-			where application_name = $1 and state = 'streaming' and flush_lsn >= pg_catalog.pg_current_wal_flush_lsn() - 1048576`, standby.name())
-		if err == nil && !caughtUp {
-			err = fmt.Errorf("it is behind")
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	var end string
+	if err := s.queryRow(ctx, &end, `select pg_catalog.pg_logical_emit_message(true, 'awaited', '')::text`); err != nil {
+		s.t.Fatal(err)
+	}
+	standby.await("has caught up with "+end, func(ctx context.Context) error {
+		var streams, replayed bool
+		err := s.queryRow(ctx, &streams, `select pg_catalog.count(*) > 0 from pg_catalog.pg_stat_replication where application_name = $1 and state = 'streaming'`, standby.name())
+		if err == nil {
+			err = standby.queryRow(ctx, &replayed, `select coalesce(pg_catalog.pg_last_wal_replay_lsn() >= $1::text::pg_catalog.pg_lsn, false)`, end)
+		}
+		if err == nil && !(streams && replayed) {
+			err = fmt.Errorf("it streams: %t; it is there: %t", streams, replayed)
 		}
 		return err
 	})
