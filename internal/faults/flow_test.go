@@ -29,6 +29,7 @@ var (
 			`from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow <= 2 and not (e.attempts > 0 and e.nacked_at is null and e.vt <= _now) limit`,
 		},
 	}}
+	groupsUnlogged  = build{name: "groups that a promoted server does not have", setting: `alter table agent.queue_group set unlogged`}
 	claimsUncounted = build{name: "a rate that counts no claims", sql: []edit{{"note_claims", `count(*)::int4 as n`, `0 as n`}}}
 	wakesLost       = build{name: "wakes of groups that are lost", setting: `
 		create function public.lose() returns trigger language plpgsql as $$ begin return null; end $$;
@@ -45,11 +46,42 @@ type limited struct {
 	interval    time.Duration // between two claims beyond the burst; 0: there is no rate
 }
 
+// pausedQueue is the limited queue of which groups are paused.
+const pausedQueue = "pausing"
+
 var limitedQueues = map[string]limited{
-	"few":     {flow: `{"concurrency":2}`, concurrency: 2},
-	"total":   {flow: `{"concurrency":3,"total":4}`, concurrency: 3, total: 4},
-	"ordered": {flow: `{"order":true}`, concurrency: 1, isOrdered: true},
-	"paced":   {flow: `{"concurrency":4,"rate":{"limit":5,"period":"1s","burst":2}}`, concurrency: 4, burst: 2, interval: 200 * time.Millisecond},
+	"few":       {flow: `{"concurrency":2}`, concurrency: 2},
+	"total":     {flow: `{"concurrency":3,"total":4}`, concurrency: 3, total: 4},
+	"ordered":   {flow: `{"order":true}`, concurrency: 1, isOrdered: true},
+	pausedQueue: {flow: `{"concurrency":3}`, concurrency: 3},
+	"paced":     {flow: `{"concurrency":4,"rate":{"limit":5,"period":"1s","burst":2}}`, concurrency: 4, burst: 2, interval: 200 * time.Millisecond},
+}
+
+// startLimited returns a load on the limited queues, which has started, and records what becomes of its events in the database of server.
+func startLimited(t *testing.T, l *ledger, server *Server, servers ...*queued) *load {
+	t.Helper()
+	server.Exec(ordinary, grouptest.Record)
+	d := newLoad(t, l, servers...)
+	d.groups = []string{"a", "b", ""}
+	for name, q := range limitedQueues {
+		servers[0].mustAsk("PUT", "/queues/"+name, `{"flow":`+q.flow+`}`)
+		d.queues = append(d.queues, name)
+	}
+	slices.Sort(d.queues)
+	d.start()
+	d.addInserters(3, false)
+	d.addWorkers(8)
+	return d
+}
+
+// finishLimited finishes a load on the limited queues, whose record is in the database of server, and checks their promises.
+func finishLimited(t *testing.T, d *load, server *Server, q *queued) {
+	t.Helper()
+	d.awaitInserts(200)
+	ended := time.Now()
+	q.mustAsk("PUT", "/queues/paced", `{}`) // what waits for the rate may go now: it would take minutes
+	d.finish(server.AdminURL())
+	checkLimits(t, d.ledger, server.AdminURL(), ended)
 }
 
 // limitGroups kills and freezes processes, and ends their connections, while limits of groups hold: the promises are checked from a record of all changes.
@@ -58,19 +90,7 @@ func limitGroups(t *testing.T, b build, l *ledger, rounds int) {
 	server := Start(t, Config{})
 	servers := []*queued{startQueued(t, b, server.URL()), startQueued(t, b, server.URL())}
 	b.breakDatabase(t, server)
-	server.Exec(ordinary, grouptest.Record)
-	d := newLoad(t, l, servers...)
-	d.groups = []string{"a", "b", ""}
-	for name, q := range limitedQueues {
-		if status, answer := servers[0].ask("PUT", "/queues/"+name, `{"flow":`+q.flow+`}`); status != 200 {
-			t.Fatalf("setting the limits of %s: %d %s", name, status, answer)
-		}
-		d.queues = append(d.queues, name)
-	}
-	slices.Sort(d.queues)
-	d.start()
-	d.addInserters(3, false)
-	d.addWorkers(8)
+	d := startLimited(t, l, server, servers...)
 	for i := range rounds {
 		d.awaitInserts(200)
 		victim := servers[i/3%2]
@@ -91,14 +111,39 @@ func limitGroups(t *testing.T, b build, l *ledger, rounds int) {
 			server.Exec(ordinary, `select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database() and random() < 0.5`)
 		}
 	}
-	d.awaitInserts(200)
-	ended := time.Now()
-	// What waits for the rate may go now: it would take minutes.
-	if status, answer := servers[0].ask("PUT", "/queues/paced", `{}`); status != 200 {
-		t.Fatalf("ending the rate: %d %s", status, answer)
+	finishLimited(t, d, server, servers[0])
+}
+
+// failOverLimited injects a fault into the primary of a pair and promotes the standby, repeatedly, while limits of groups hold and a group is paused. The promises are checked
+// from the record that the promoted server has.
+func failOverLimited(replication Replication, fault func(*Pair, *load)) scenario {
+	return func(t *testing.T, b build, l *ledger, rounds int) {
+		t.Helper()
+		l.lossy = replication == Asynchronous
+		pair := StartPair(t, replication, Config{})
+		servers := []*queued{startQueued(t, b, pair.URL()), startQueued(t, b, pair.URL())}
+		b.breakDatabase(t, pair.Primary)
+		d := startLimited(t, l, pair.Primary, servers...)
+		for i := range rounds {
+			d.awaitInserts(200)
+			paused := hold{queue: pausedQueue, group: d.groups[i%2]}
+			path := "/queues/" + paused.queue + "/groups/" + paused.group
+			servers[0].mustAsk("PUT", path, `{"paused":true}`)
+			paused.from = time.Now()
+			pair.Primary.AwaitStandby(pair.Standby)
+			fault(pair, d)
+			pair.Failover()
+			d.awaitInsertAfter(time.Now())
+			d.awaitInserts(200)
+			paused.until = time.Now()
+			l.held(paused)
+			servers[0].mustAsk("DELETE", path, "")
+			if i+1 < rounds {
+				pair.Rejoin()
+			}
+		}
+		finishLimited(t, d, pair.Primary, servers[0])
 	}
-	d.finish(server.AdminURL())
-	checkLimits(t, l, server.AdminURL(), ended)
 }
 
 // checkLimits adds the broken promises of the limited queues to the ledger. The limits of the queue paced have ended at some time.
@@ -114,7 +159,9 @@ func checkLimits(t *testing.T, l *ledger, url string, ended time.Time) {
 		t.Fatal(err)
 	}
 	byQueue, byGroup := map[string][]*grouptest.Lease{}, map[[2]string][]*grouptest.Lease{}
+	recorded := map[int64][]time.Time{} // by event: when it was claimed
 	for _, lease := range leases {
+		recorded[lease.ID] = append(recorded[lease.ID], lease.Claimed)
 		if lease.Queue == "paced" && lease.From.After(ended) {
 			continue
 		}
@@ -136,26 +183,81 @@ func checkLimits(t *testing.T, l *ledger, url string, ended time.Time) {
 		if most, when := grouptest.MostAtOnce(leases); q.concurrency > 0 && most > q.concurrency {
 			l.violated("%d leases of %s at %s, the limit is %d", most, name, when, q.concurrency)
 		}
-		slices.SortFunc(leases, func(a, b *grouptest.Lease) int { return a.From.Compare(b.From) })
-		for i, lease := range leases {
-			if before := leases[max(i-1, 0)]; q.isOrdered && before.ID != lease.ID && (before.Ended.IsZero() || before.Ended.After(lease.From)) {
-				l.violated("the event %d of %s was claimed at %s, before %d was finished", lease.ID, name, lease.From, before.ID)
+		if q.isOrdered {
+			l.checkOrder(name, leases)
+		}
+		if q.interval > 0 {
+			if lease, early := grouptest.FirstTooEarly(leases, q.burst, q.interval); lease != nil {
+				l.violated("the event %d of %s was claimed at %s, %s before its rate allows it", lease.ID, name, lease.Claimed, early)
 			}
-			if n := q.burst + 1; q.interval > 0 && i >= n {
-				// The trigger writes a claim down somewhat later than it was made.
-				const late = 40 * time.Millisecond
-				if window := lease.From.Sub(leases[i-n].From); window+late < q.interval {
-					l.violated("%d claims of %s within %s at %s, the burst is %d and the interval %s", n+1, name, window, lease.From, q.burst, q.interval)
+		}
+		for _, lease := range leases {
+			for _, h := range l.holds {
+				if h.queue == of[0] && h.group == of[1] && lease.Began.After(h.from) && lease.From.Before(h.until) {
+					l.violated("the event %d of %s was claimed at %s, while the group was held from %s until %s", lease.ID, name, lease.From, h.from, h.until)
 				}
 			}
 		}
 	}
-	t.Logf("%d leases", len(leases))
+	unknown := 0
+	for _, leases := range l.leases {
+		for _, lease := range leases {
+			if slices.ContainsFunc(recorded[lease.ID], lease.begin().Equal) {
+				continue
+			}
+			unknown++
+			if !l.lossy {
+				l.violated("a client got a lease of the event %d of %s, made at %s, that is not in the record", lease.ID, lease.Queue, lease.begin())
+			}
+		}
+	}
+	t.Logf("%d leases in the record, %d times a group was held, %d leases of clients were lost", len(leases), len(l.holds), unknown)
+}
+
+// checkOrder checks that of a group in order no event was claimed while another one was unfinished whose insert had been answered before that of the first was sent.
+func (l *ledger) checkOrder(name string, leases []*grouptest.Lease) {
+	for _, lease := range leases {
+		sent := l.sent[l.byID[lease.ID]]
+		for _, other := range leases {
+			confirmed := l.confirmed[other.ID]
+			if !confirmed.IsZero() && confirmed.Before(sent) && (other.Ended.IsZero() || other.Ended.After(lease.From)) {
+				l.violated("the event %d of %s was claimed at %s, before %d was finished", lease.ID, name, lease.From, other.ID)
+			}
+		}
+	}
 }
 
 func TestLimitsOfGroupsHoldWhenProcessesAreKilledAndFrozen(t *testing.T) {
 	t.Parallel()
 	runScenario(t, limitGroups, 3, 300)
+}
+
+func TestLimitsOfGroupsHoldWhenPrimaryIsKilledAndStandbyPromoted(t *testing.T) {
+	t.Parallel()
+	runScenario(t, failOverLimited(Synchronous, killPrimary), 1, 20)
+}
+
+func TestLimitsOfGroupsHoldWhenPrimaryIsFrozenAndStandbyPromoted(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	runScenario(t, failOverLimited(Synchronous, freezePrimary), 1, 10)
+}
+
+func TestLimitsOfGroupsHoldByTheRecordOfALaggingStandby(t *testing.T) {
+	t.Parallel()
+	runScenario(t, failOverLimited(Asynchronous, killUnreplicated), 1, 20)
+}
+
+func TestBrokenBuildWithLocalCommitIsCaughtByGroups(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, failOverLimited(Synchronous, killUnreplicated), commitLocal, 2)
+}
+
+func TestBrokenBuildWithUnloggedGroupsIsCaught(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, failOverLimited(Synchronous, killPrimary), groupsUnlogged, 3)
 }
 
 func TestBrokenBuildWithUnlockedGroupsIsCaught(t *testing.T) {

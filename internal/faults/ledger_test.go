@@ -31,6 +31,9 @@ type ledger struct {
 	answers    map[string]int             // the number of each response, such as "POST /claim 200"
 	slowest    map[string]time.Duration   // of each route
 	lastInsert map[int64]time.Time        // by cell: time of the latest successful insert
+	sent       map[string]time.Time       // by n: before the insert was sent first
+	confirmed  map[int64]time.Time        // by id: when a client first knew that the event was inserted
+	holds      []hold
 	violations []string
 	earlier    struct{ inserts, unknown, acks, again int } // in other databases
 }
@@ -38,6 +41,8 @@ type ledger struct {
 // lease is one claim as its client saw it. Times are the database's.
 type lease struct {
 	ID       int64       `json:"id"`
+	Queue    string      `json:"queue"`
+	Group    string      `json:"group"`
 	Attempts int         `json:"attempts"`
 	Receipt  string      `json:"receipt"`
 	VT       time.Time   `json:"vt"`
@@ -52,10 +57,17 @@ type lease struct {
 
 func (l *lease) begin() time.Time { return l.Claimed[len(l.Claimed)-1] }
 
+// hold is a time in which nothing of a group is claimed, as a client knows.
+type hold struct {
+	queue, group string
+	from, until  time.Time
+}
+
 func newLedger() *ledger {
 	return &ledger{
 		inserts: map[string]int64{}, byID: map[int64]string{}, leases: map[string][]*lease{}, acked: map[string]map[string]bool{},
 		answers: map[string]int{}, slowest: map[string]time.Duration{}, lastInsert: map[int64]time.Time{},
+		sent: map[string]time.Time{}, confirmed: map[int64]time.Time{},
 	}
 }
 
@@ -90,6 +102,7 @@ func (l *ledger) inserting(n string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.inserts[n] = 0
+	l.sent[n] = time.Now()
 }
 
 // inserted records that an insert succeeded.
@@ -104,6 +117,9 @@ func (l *ledger) inserted(n string, id int64) {
 		l.violations = append(l.violations, fmt.Sprintf("the inserts %[2]s and %[3]s got the same id %[1]d", id, other, n))
 	}
 	l.byID[id] = n
+	if l.confirmed[id].IsZero() {
+		l.confirmed[id] = time.Now()
+	}
 	l.lastInsert[id>>cellBits] = time.Now()
 }
 
@@ -113,6 +129,13 @@ func (l *ledger) claimed(leases []*lease) {
 	for _, e := range leases {
 		l.leases[e.Event.N] = append(l.leases[e.Event.N], e)
 	}
+}
+
+// held records a hold of a group.
+func (l *ledger) held(h hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holds = append(l.holds, h)
 }
 
 // ackSucceeded records that an ack succeeded.

@@ -401,7 +401,7 @@ func (c *client) handle(ctx context.Context, leases []*lease) {
 			c.ledger.mu.Lock()
 			l.nacked = true
 			c.ledger.mu.Unlock()
-			c.call(ctx, http.MethodPost, path+"/nack", map[string]any{"receipt": l.Receipt, "delay": "0s", "error": "failed on purpose"}, nil)
+			c.nack(ctx, l)
 		case chance < 15:
 			var extended struct{ VT time.Time }
 			if c.call(ctx, http.MethodPost, path+"/extend", map[string]any{"receipt": l.Receipt, "invisible_for": leaseTime.String()}, &extended) == http.StatusOK {
@@ -428,6 +428,21 @@ func (c *client) handle(ctx context.Context, leases []*lease) {
 	}
 	for _, number := range slices.Sorted(maps.Keys(byCell)) {
 		c.ackBatch(ctx, byCell[number])
+	}
+}
+
+// nack nacks an event, and often holds its group.
+func (c *client) nack(ctx context.Context, l *lease) {
+	body := map[string]any{"receipt": l.Receipt, "delay": "0s", "error": "failed on purpose"}
+	var holdFor time.Duration
+	if l.Group != "" && l.Queue != pausedQueue && c.rand.IntN(2) == 0 {
+		holdFor = time.Duration(50+c.rand.IntN(200)) * time.Millisecond
+		body["hold_group"] = holdFor.String()
+	}
+	began := time.Now()
+	// A failover may lose the hold if it may lose anything.
+	if c.call(ctx, http.MethodPost, fmt.Sprintf("/events/%d/nack", l.ID), body, nil) == http.StatusOK && holdFor > 0 && !c.ledger.lossy {
+		c.ledger.held(hold{l.Queue, l.Group, time.Now(), began.Add(holdFor)})
 	}
 }
 

@@ -426,7 +426,7 @@ func (s *Server) AwaitStandby(standby *Server) {
 		if err == nil {
 			err = standby.queryRow(ctx, &replayed, `select coalesce(pg_catalog.pg_last_wal_replay_lsn() >= $1::text::pg_catalog.pg_lsn, false)`, end)
 		}
-		if err == nil && !(streams && replayed) {
+		if err == nil && (!streams || !replayed) {
 			err = fmt.Errorf("it streams: %t; it is there: %t", streams, replayed)
 		}
 		return err

@@ -253,6 +253,20 @@ func (q *queued) ask(method, path, body string) (status int, answer string) {
 	return status, answer
 }
 
+// mustAsk repeats a request until its status is below 300.
+func (q *queued) mustAsk(method, path, body string) {
+	q.t.Helper()
+	for began := time.Now(); ; pause(50 * time.Millisecond) {
+		status, answer := q.ask(method, path, body)
+		if status >= 200 && status < 300 {
+			return
+		}
+		if time.Since(began) > startLimit {
+			q.t.Fatalf("%s %s: %d %s", method, path, status, answer)
+		}
+	}
+}
+
 func send(req *http.Request, limit time.Duration) (status int, body string, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: limit}
 	res, err := client.Do(req)
