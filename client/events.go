@@ -330,6 +330,8 @@ type EventFilter struct {
 	Queue string `query:"queue"`
 	// State is [StateReady], [StateScheduled], [StateLeased] or [StateWaiting].
 	State string `query:"state"`
+	// Group is one of the groups of Queue, which must be given with it.
+	Group string `query:"group"`
 	// Contains and Meta are JSON objects that the payload or the metadata contains, as PostgreSQL's operator @> has it.
 	Contains json.RawMessage `query:"contains"`
 	Meta     json.RawMessage `query:"meta"`

@@ -15,6 +15,7 @@ type EventsCmd struct {
 	ID       *int64 `arg:"" optional:"" help:"The id of an event to show, in its queue or in history; without one, events are listed."`
 	Queue    string `short:"q" help:"Only events in this queue."`
 	State    string `enum:",ready,scheduled,waiting,leased" default:"" placeholder:"STATE" help:"Only events in this state: ready, scheduled, waiting (for their turn in their group) or leased."`
+	Group    string `placeholder:"NAME" help:"Only events of this group of the queue, with --queue."`
 	payloads `embed:""`
 	Wait     endWait `placeholder:"DURATION" help:"With an id: wait until the event has ended, for so long at most if a duration is given."`
 	Limit    int     `short:"n" default:"100" placeholder:"N" min:"0" help:"How many events to list; 0 for all (default 100)."`
@@ -30,6 +31,7 @@ type payloads struct {
 func (*EventsCmd) Help() string {
 	return examples(
 		`queued events -q mail --state leased`,
+		`queued events -q mail --group tenant-7 --state waiting`,
 		`queued events --contains '{"user": {"id": 4711}}' -n 0 -o jsonl`,
 		`queued events 1042`,
 		`queued events 1042 --wait 30s`,
@@ -39,12 +41,14 @@ func (*EventsCmd) Help() string {
 
 // Run lists the events, or shows one.
 func (c *EventsCmd) Run(ctx context.Context, env *Env) error {
-	hasFilter := c.Queue != "" || c.State != "" || c.Contains != nil || c.Meta != nil
+	hasFilter := c.Queue != "" || c.State != "" || c.Group != "" || c.Contains != nil || c.Meta != nil
 	switch {
 	case c.Wait.isSet && c.ID == nil:
 		return usagef("--wait needs the id of an event")
 	case c.ID != nil && hasFilter:
-		return usagef("events takes an id, or --queue, --state, --contains and --meta; not both")
+		return usagef("events takes an id, or --queue, --state, --group, --contains and --meta; not both")
+	case c.Group != "" && c.Queue == "":
+		return usagef("--group needs --queue, whose group it is")
 	}
 	conn, err := c.client()
 	if err != nil {
@@ -61,7 +65,7 @@ func (c *EventsCmd) Run(ctx context.Context, env *Env) error {
 		}
 		return showEvent(ctx, env, conn, c.Output, event)
 	}
-	filter := client.EventFilter{Queue: c.Queue, State: c.State, Contains: c.Contains.raw(), Meta: c.Meta.raw(), PageSize: pageSize(c.Limit)}
+	filter := client.EventFilter{Queue: c.Queue, State: c.State, Group: c.Group, Contains: c.Contains.raw(), Meta: c.Meta.raw(), PageSize: pageSize(c.Limit)}
 	return listSome(env, c.Output, c.Limit, eventsView, conn.ListEvents(ctx, filter))
 }
 

@@ -216,6 +216,7 @@ type marking struct {
 type listEventsRequest struct {
 	Queue    string          `query:"queue" validate:"queue" restrict:"queue,any"`
 	State    queue.State     `query:"state" validate:"oneof=ready scheduled waiting leased"`
+	Group    string          `query:"group" validate:"min=1,max=255" restrict:"-"`
 	Contains json.RawMessage `query:"contains"`
 	Meta     json.RawMessage `query:"meta"`
 	paging
@@ -223,9 +224,16 @@ type listEventsRequest struct {
 	Queues []string `restrict:"allowed_queues"`
 }
 
+// Check implements bind.Checker.
+func (req *listEventsRequest) Check(report func(field, detail string)) {
+	if req.Group != "" && req.Queue == "" {
+		report("group", "must be given with queue, whose group it is")
+	}
+}
+
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
 	page, err := s.svc.List(r.Context(), queue.ListParams{
-		Queue: req.Queue, State: req.State, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues,
+		Queue: req.Queue, State: req.State, Group: req.Group, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues,
 		WithCursors: req.Cursors,
 	})
 	if req.Cursor == "" {

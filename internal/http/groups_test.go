@@ -401,3 +401,21 @@ func TestLimitsOfGroupsHoldForAQueueOnSeveralCells(t *testing.T) {
 		t.Errorf("the longest line is %+v", longest)
 	}
 }
+
+func TestEventsOfAGroupAreListed(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for _, group := range []string{"a", "b", "a"} {
+		h.call("POST", "/events?queue=mail&group="+group, `{}`).want(201)
+	}
+	h.call("POST", "/events?queue=other&group=a", `{}`).want(201)
+	page := decode[struct {
+		Events []struct{ Group, Queue string }
+	}](h.call("GET", "/events?queue=mail&group=a", "").want(200))
+	if len(page.Events) != 2 || page.Events[0].Group != "a" || page.Events[1].Queue != "mail" {
+		t.Errorf("listed %+v", page)
+	}
+	if got := h.call("GET", "/events?group=a", "").want(400).body; !strings.Contains(got, `"pointer":"?group","detail":"must be given with queue, whose group it is"`) {
+		t.Errorf("without a queue: %s", got)
+	}
+}

@@ -101,7 +101,7 @@ func TestQueuePageListsItsGroupsAndChangesThem(t *testing.T) {
 	h.call("PUT", "/queues/mail", `{"flow":{"concurrency":1,"total":7,"rate":{"limit":5,"period":"1m","burst":3}}}`).want(200)
 	h.call("POST", "/events/batch", `{"events":[{"queue":"mail","group":"a<b/c","event":{}},{"queue":"mail","group":"a<b/c","event":{}},{"queue":"mail","group":"z","event":{}}]}`).want(201)
 	h.claim(`{"queue":"mail","limit":10}`)
-	b.afresh().get("queues/mail").want(200).says("<h2>Groups", "<small>blocked: 1 by concurrency; 1 event waits in the longest line</small>", "a&lt;b/c</td>", "1 of the group are leased, as many as may be", `value="pause">Pause`, "<dt>limits</dt><dd>1 of a group leased at once, 7 of the queue, 5 of a group claimed each 1 min, 3 at once</dd>")
+	b.afresh().get("queues/mail").want(200).says("<h2>Groups", "<small>blocked: 1 by concurrency; 1 event waits in the longest line</small>", `events?group=a%3Cb%2Fc">a&lt;b/c</a></td>`, "1 of the group are leased, as many as may be", `value="pause">Pause`, "<dt>limits</dt><dd>1 of a group leased at once, 7 of the queue, 5 of a group claimed each 1 min, 3 at once</dd>")
 	group := url.Values{"group": {"a<b/c"}}
 	b.post("queues/mail/groups", url.Values{"group": group["group"], "do": {"pause"}}).want(303)
 	h.call("PUT", "/queues/mail/groups/z", `{"hold":"1h","concurrency":3}`).want(200)

@@ -948,3 +948,54 @@ func TestAClaimThatWaitsIsWokenWhenTheRateLetsTheNextOneThrough(t *testing.T) {
 		t.Errorf("six claims took %s", took)
 	}
 }
+
+func TestEventsOfAGroupAreListedInTheOrderOfAll(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"concurrency": 5}`)
+	for i := range 60 {
+		b.exec(t, `select agent.insert_event(jsonb_build_object('n', $1::int % 2), 'q', _delay => make_interval(secs => $1 % 4 * 100), _priority => $1 % 3, _group => (array['a', 'b', null])[$1 % 5 % 3 + 1])`, i)
+	}
+	b.insertGrouped(t, "other", "a", "a")
+	b.exec(t, `select agent.claim_events('q', 6)`)
+	for _, state := range []queue.State{"", queue.Ready, queue.Scheduled, queue.Leased, queue.AwaitingTurn} {
+		for _, contains := range []string{"", `{"n": 1}`} {
+			p := queue.ListParams{Queue: "q", State: state, Limit: 1000}
+			if contains != "" {
+				p.Contains = json.RawMessage(contains)
+			}
+			all, err := b.List(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want, got []int64
+			for _, e := range all.Events {
+				if e.Group == "a" {
+					want = append(want, e.ID)
+				}
+			}
+			p.Group, p.Limit = "a", 4
+			for {
+				page, err := b.List(t.Context(), p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range page.Events {
+					got = append(got, e.ID)
+				}
+				if p.Cursor = page.Next; p.Cursor == "" {
+					break
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("state %q, containing %q: listed %v, want %v", state, contains, got, want)
+			}
+			if state != "" && state != queue.Leased && contains == "" && len(want) == 0 {
+				t.Errorf("no event of the group is %s", state)
+			}
+		}
+	}
+	if page, err := b.List(t.Context(), queue.ListParams{Queue: "q", Group: "a", Queues: []string{"other"}}); err != nil || len(page.Events) > 0 {
+		t.Errorf("who may not use the queue gets %v: %v", page.Events, err)
+	}
+}

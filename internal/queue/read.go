@@ -43,8 +43,8 @@ func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 // List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 	return s.page(ctx, "list", p.Cursor, p.Limit, p.WithCursors,
-		`select `+eventColumns+`, is_beyond, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7, $8, $9)`,
-		p.Queue, string(p.State), pg.JSONArg(p.Contains), pg.JSONArg(p.Meta), p.Queues, maxCommitBytes)
+		`select `+eventColumns+`, is_beyond, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7, $8, $9, nullif($10, ''))`,
+		p.Queue, string(p.State), pg.JSONArg(p.Contains), pg.JSONArg(p.Meta), p.Queues, maxCommitBytes, p.Group)
 }
 
 // History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.

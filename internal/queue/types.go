@@ -251,6 +251,7 @@ type SweepParams struct {
 type ListParams struct {
 	Queue  string // empty: every queue
 	State  State  // empty: every state
+	Group  string // of the Queue, which must be given with it; empty: any, and none
 	Limit  int    // zero: DefaultPage
 	Cursor string // a Page.Next, or empty for the first page
 

@@ -163,7 +163,8 @@ $func$;
 -- Up to _limit waiting events by (vt, id), after (_after_vt, _after_id), of _queue (null: all) and in _state (null: any), whose payload
 -- contains _contains and whose metadata contains _meta (as by @>; null: any). With one of these two, it reads events that are not
 -- returned. Only queues that a pattern of _queues stands for are listed (null: all). With _max_bytes the first event beyond so many bytes of JSON as
--- text ends the page: it has is_beyond, and no JSON.
+-- text ends the page: it has is_beyond, and no JSON. With _group, which needs a _queue, they are those of a group; of those that wait for their turn it reads
+-- no more than it returns, and of the others all that the group has.
 create or replace function agent.list_events
 ( _queue text default null
 , _state text default null
@@ -174,6 +175,7 @@ create or replace function agent.list_events
 , _meta jsonb default null
 , _queues text[] default null
 , _max_bytes int8 default null
+, _group text default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -183,7 +185,7 @@ as $func$
 declare
   _found refcursor;
 begin
-  open _found for select e.* from agent_private.find_events(_queue, _state, _limit, _after_vt, _after_id, _contains, _meta, _queues) e;
+  open _found for select e.* from agent_private.find_events(_queue, _state, _limit, _after_vt, _after_id, _contains, _meta, _queues, _group) e;
   return query select p.* from agent_private.bounded_page(_found, _max_bytes) p;
 end
 $func$;
@@ -198,6 +200,7 @@ create or replace function agent_private.find_events
 , _contains jsonb default null
 , _meta jsonb default null
 , _queues text[] default null
+, _group text default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -219,8 +222,19 @@ begin
     perform agent_private.raise_invalid('state', 'must be ready, scheduled, leased or waiting');
   elsif coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
+  elsif _group is not null and _queue is null then
+    perform agent_private.raise_invalid('group', 'must be given with a queue, whose group it is');
   end if;
 
+  if _group is not null then
+    if coalesce(agent_private.is_queue_allowed(_queue, _queues), true) then
+      return query
+      select v.*
+      from agent_private.find_events_of_group
+        (_queue, _group, _state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now, _contains, _meta) v;
+    end if;
+    return;
+  end if;
   _names = case
     when _queues is not null then
       array(select w.name from agent_private.waiting_queues() as w (name) where coalesce(w.name = _queue, true) and agent_private.is_queue_allowed(w.name, _queues))
@@ -251,6 +265,60 @@ begin
     order by e.vt, e.id
     limit _limit
   ) e
+  cross join lateral agent_private.event_view(e.event, _now) as v
+  order by e.vt, e.id
+  limit _limit;
+end
+$func$;
+
+-- list_events of a group. What waits there has one vt, and so comes by id, which the index of groups has in order for each priority; the others are as few as the
+-- limits of the queue let be admitted, if it has any.
+create or replace function agent_private.find_events_of_group
+( _queue text, _group text, _state text, _limit int4, _after_vt timestamptz, _after_id int8, _above timestamptz, _up_to timestamptz, _now timestamptz
+, _contains jsonb, _meta jsonb
+)
+returns setof agent.look
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _after_waiting int8 = case when _after_vt < agent_private.no_turn() then 0 else _after_id end;
+begin
+  return query
+  select v.*
+  from
+  ( ( select e as event, e.vt, e.id
+      from agent.event e
+      where e.queue = _queue and e.group_key = _group and e.flow in (1, 2)
+      and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id)
+      and (_state is null or agent_private.event_state(e, _now) = _state)
+      and (_contains is null or e.event @> _contains)
+      and (_meta is null or e.meta @> _meta)
+      order by e.vt, e.id
+      limit _limit
+    )
+    union all
+    ( select w.event, w.vt, w.id
+      from agent_private.list_lanes(_queue) as lane
+      cross join (values (3::int2), (4::int2)) as f (flow)
+      cross join lateral
+      ( select e as event, e.vt, e.id
+        from agent.event e
+        where e.queue = _queue and e.group_key = _group and e.flow = f.flow and e.priority = lane.priority and e.id > _after_waiting
+        and e.vt > _above and e.vt <= _up_to
+        and (_state is null or agent_private.event_state(e, _now) = _state)
+        and (_contains is null or e.event @> _contains)
+        and (_meta is null or e.meta @> _meta)
+        order by e.id
+        limit _limit
+      ) as w
+    )
+  ) as e
   cross join lateral agent_private.event_view(e.event, _now) as v
   order by e.vt, e.id
   limit _limit;

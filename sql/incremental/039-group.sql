@@ -7,7 +7,7 @@ select distinct p.proname, a.grantee
 from pg_catalog.pg_proc p
 cross join pg_catalog.aclexplode(p.proacl) a
 where p.pronamespace in ('agent'::pg_catalog.regnamespace, 'agent_service'::pg_catalog.regnamespace)
-and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events', 'put_subscription_if_match', 'list_subscriptions', 'nack_event', 'queue_stats', 'queue_series', 'queue_overview')
+and p.proname in ('insert_event', 'claim_from_watermarks', 'ack_events', 'put_subscription_if_match', 'list_subscriptions', 'nack_event', 'queue_stats', 'queue_series', 'queue_overview', 'list_events')
 and a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
 
 drop function if exists agent.insert_event
@@ -21,6 +21,8 @@ drop function if exists agent_service.ack_events(int8[], text[], jsonb[], text[]
 drop function if exists agent_private.move_to_history(int8[], text, text, boolean, text[], jsonb[], text[], boolean);
 drop function if exists agent_private.leases_on_arrival(text[], interval[], interval[], jsonb[]);
 drop function if exists agent_service.put_subscription_if_match(text, json, int8, int4, interval, int8, int8[], boolean, text, text, int4);
+drop function if exists agent.list_events(text, text, int4, timestamptz, int8, jsonb, jsonb, text[], int8);
+drop function if exists agent_private.find_events(text, text, int4, timestamptz, int8, jsonb, jsonb, text[]);
 drop function if exists agent.list_subscriptions(int4, text, text, text[], text[]);
 drop function if exists agent.queue_stats(interval, text, int4, text[], text[], text);
 drop function if exists agent_private.count_waiting(timestamptz, text[], int8);

@@ -218,7 +218,7 @@ func requeueSelected(v *visit) (string, error) {
 }
 
 // waitingFields are the parameters of the page of the events of a queue that filter it, which are those of GET /events.
-var waitingFields = []string{"state", "contains", "meta"}
+var waitingFields = []string{"state", "group", "contains", "meta"}
 
 // showWaitingEvents is the page of the events that are in a queue, in the order of GET /events.
 func showWaitingEvents(v *visit) (view, error) {
