@@ -12,13 +12,15 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/queued/queued/bench/load"
 )
 
 // Bare is what requests cost the service, beside a handler of net/http that does nothing: it reads the same bytes and answers with the same bytes, in a process
-// of its own. The two take turns, with inserts alone and with insert, claim and ack. Processor times are those of the processes that serve.
+// of its own. A third one waits before it answers, as requests to the service wait for a group commit. All take turns, with inserts alone and with insert, claim and ack. Processor times are
+// those of the processes that serve.
 type Bare struct {
 	Connections int           `default:"64" most:"50000" placeholder:"N" help:"How many clients send single requests."`
 	Rounds      int           `default:"5" placeholder:"N" help:"How many turns each load gets at each server."`
@@ -34,6 +36,49 @@ func (w *Bare) check(cfg Config) error {
 
 // bareAnswers is the variable that has the program serve as the bare handler: its answers, as JSON.
 const bareAnswers = "QUEUED_BENCH_BARE"
+
+// bareWaits is the variable that has the bare handler wait as the service does, if it is 1: see emptyCommits.
+const bareWaits = "QUEUED_BENCH_BARE_WAITS"
+
+// emptyCommits are group commits of nothing: who comes while one is under way waits for the next one, with all who have come meanwhile.
+type emptyCommits struct {
+	mu        sync.Mutex
+	waiting   []chan struct{}
+	isRunning bool
+}
+
+// emptyCommitTime is how long one takes, about as long as a durable one where a disk is fast.
+const emptyCommitTime = time.Millisecond
+
+// wait returns when the commit is done that the caller takes part in.
+func (c *emptyCommits) wait() {
+	done := make(chan struct{}, 1)
+	c.mu.Lock()
+	c.waiting = append(c.waiting, done)
+	if !c.isRunning {
+		c.isRunning = true
+		go c.run()
+	}
+	c.mu.Unlock()
+	<-done
+}
+
+// run commits until nobody waits.
+func (c *emptyCommits) run() {
+	for {
+		c.mu.Lock()
+		waiting := c.waiting
+		c.waiting, c.isRunning = nil, len(waiting) > 0
+		c.mu.Unlock()
+		if len(waiting) == 0 {
+			return
+		}
+		<-time.After(emptyCommitTime)
+		for _, done := range waiting {
+			done <- struct{}{}
+		}
+	}
+}
 
 // An answer is a response that the bare handler gives.
 type answer struct {
@@ -64,9 +109,14 @@ func ServeBare(ctx context.Context, environ []string, stderr io.Writer) (isBare 
 	if err != nil {
 		return true, err
 	}
+	wait := func() {}
+	if slices.ContainsFunc(environ, func(variable string) bool { return variable == bareWaits+"=1" }) {
+		wait = new(emptyCommits).wait
+	}
 	const limit = time.Minute // of everything: queued sets each limit, too
 	server := &http.Server{ReadHeaderTimeout: limit, ReadTimeout: limit, WriteTimeout: limit, IdleTimeout: limit, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
+		wait()
 		given := answers[answerKey(r.Method, r.URL.Path)]
 		h := w.Header()
 		for name, values := range given.Header {
@@ -92,7 +142,7 @@ func ServeBare(ctx context.Context, environ []string, stderr io.Writer) (isBare 
 }
 
 // startBare starts the bare handler, with the answers that a server gives.
-func (s *session) startBare(ctx context.Context, like *server) (*server, error) {
+func (s *session) startBare(ctx context.Context, like *server, environ ...string) (*server, error) {
 	answers, err := s.answersOf(ctx, like)
 	if err != nil {
 		return nil, err
@@ -108,7 +158,7 @@ func (s *session) startBare(ctx context.Context, like *server) (*server, error) 
 	srv := new(server)
 	s.opened = append(s.opened, srv)
 	var url string
-	if srv.process, url, err = startCommand(ctx, program, "bare", s.cfg.Environ, []string{bareAnswers + "=" + string(text)}, s.cancel); err != nil {
+	if srv.process, url, err = startCommand(ctx, program, "bare", s.cfg.Environ, append(environ, bareAnswers+"="+string(text)), s.cancel); err != nil {
 		return nil, err
 	}
 	srv.target, err = load.NewTarget(url, "")
@@ -181,7 +231,11 @@ func (w *Bare) run(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	sides := []side{{"bare handler", bare}, {"queued", first}}
+	waiting, err := s.startBare(ctx, first, bareWaits+"=1")
+	if err != nil {
+		return err
+	}
+	sides := []side{{"bare handler", bare}, {"waiting handler", waiting}, {"queued", first}}
 	for _, program := range w.Programs {
 		name, file, _ := strings.Cut(program, "=")
 		srv, err := s.startOnNew(ctx, file)
@@ -225,9 +279,12 @@ func (w *Bare) run(ctx context.Context, s *session) error {
 		for _, l := range kind[1:] {
 			s.compare(l.label+": server over the bare handler", l.serverCost()/kind[0].serverCost())
 		}
-		for at, l := range kind {
+		for _, l := range kind[2:] {
+			s.compare(l.label+": server over the waiting handler", l.serverCost()/kind[1].serverCost())
+		}
+		for _, l := range kind {
 			result := l.result(l.server.db != nil)
-			if at > 0 {
+			if l.server.db != nil {
 				if result.Balance, err = s.drain(ctx, l.server, l.clients.All[0].Queue(), l.clients.Account); err != nil {
 					return err
 				}

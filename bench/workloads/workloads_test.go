@@ -103,21 +103,25 @@ func TestRequestsAreMeasuredBesideABareHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, load := range []string{"insert", "insert, claim and ack"} {
-		var cost [3]float64
-		for i, name := range []string{"bare handler", "queued", "again"} {
+		var cost [4]float64
+		for i, name := range []string{"bare handler", "waiting handler", "queued", "again"} {
 			at := slices.IndexFunc(r.Results, func(result *report.Result) bool { return result.Label == name+", "+load })
 			if at < 0 {
 				t.Fatalf("there is no result of %s, %s", name, load)
 			}
 			result := r.Results[at]
-			if len(result.Errors) > 0 || result.EventsPerS == 0 || (i > 0) != (result.Balance != nil) {
+			if len(result.Errors) > 0 || result.EventsPerS == 0 || (i > 1) != (result.Balance != nil) {
 				t.Errorf("%s: %+v", result.Label, result)
 			}
 			cost[i] = result.CPU.ServerPerEvent
 		}
-		ratio := slices.IndexFunc(r.Numbers, func(n *report.Number) bool { return n.Name == "bare: queued, "+load+": server over the bare handler" })
-		if ratio < 0 || cost[0] > 0 && math.Abs(r.Numbers[ratio].Median-cost[1]/cost[0]) > 0.01 {
-			t.Errorf("the ratio of %s does not follow from the costs %v", load, cost)
+		for i, handler := range []string{"bare", "waiting"} {
+			ratio := slices.IndexFunc(r.Numbers, func(n *report.Number) bool {
+				return n.Name == "bare: queued, "+load+": server over the "+handler+" handler"
+			})
+			if ratio < 0 || cost[i] > 0 && math.Abs(r.Numbers[ratio].Median-cost[2]/cost[i]) > 0.01 {
+				t.Errorf("the ratio of %s to the %s handler does not follow from the costs %v", load, handler, cost)
+			}
 		}
 	}
 }
