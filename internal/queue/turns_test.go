@@ -282,6 +282,30 @@ func TestTurnsKeepOtherLimits(t *testing.T) {
 	})
 }
 
+// What a claim admits for itself, and then does not take, would be turns that the group has all at once.
+func TestAClaimThatComesUpShortLeavesAGroupOneTurn(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ flow, claim string }{
+		"total":       {`{"fair": true, "total": 2}`, `agent.claim_events('q', 20)`},
+		"rate":        {`{"fair": true, "rate": {"limit": 1, "period": "1 hour", "burst": 5}}`, `agent.claim_events('q', 20)`},
+		"types":       {`{"fair": true}`, `agent.claim_events('q', 20, _types => array['x'])`},
+		"exclude_ids": {`{"fair": true}`, `agent.claim_events('q', 20, _exclude_ids => array(select e.id from agent.event e where e.type = 'y'))`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", test.flow)
+			b.exec(t, `select agent.insert_event('{}', 'q', _group => 'a', _type => case when n <= 2 then 'x' else 'y' end) from generate_series(1, 30) n`)
+			if n := pgtest.Query[int](t, b.sql, `select count(*) from `+test.claim); n < 2 {
+				t.Fatalf("%d events were claimed", n)
+			}
+			if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where flow = 0`); n != 1 {
+				t.Errorf("%d events of the group have their turn and were not claimed, want 1", n)
+			}
+		})
+	}
+}
+
 // Sessions that claim at the same time serve groups alike, however long their lines. A session that is slow delays the next turn of its group, so the numbers are not the same.
 func TestGroupsTakeTurnsWithSeveralClaimers(t *testing.T) {
 	t.Parallel()

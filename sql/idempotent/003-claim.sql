@@ -136,7 +136,10 @@ begin
         end if;
       end loop;
       if _keys <> '{}' then -- before anything more is admitted
-        _noted = agent_private.note_claims(_queue, _keys, _now, case when _is_fair then _limit else 0 end);
+        if _total is not null then
+          _limit = least(_limit, agent_private.free_of_total(_queue, _total));
+        end if;
+        _noted = agent_private.note_claims(_queue, _keys, _now, case when _is_fair then _limit else 0 end, _types, _exclude_ids);
       end if;
       exit when _limit = 0;
       if not _is_fair or _noted = 0 then -- else there are more events of these groups

@@ -1,9 +1,20 @@
 -- Groups whose events go one after the other, no faster than a rate, or in turns: what these add to the admission of events. docs/decisions/031-order-and-rate.md and 033-turns.md have the reasons.
 
 -- admit_events for a queue with rates, or where groups take turns. With a rate, an event gets the time of its turn as its vt even where that is over: a claim that has begun before it does not take it. _claims are claims of these groups that the
--- transaction has made, at _at, and _places the places of the latest ones among them. Where groups take turns, one event of a group is admitted ahead; of these groups more, in turns, if fewer than _wanted are.
+-- transaction has made, at _at, and _places the places of the latest ones among them. Where groups take turns, one event of a group is admitted ahead; of these groups more, in turns, if fewer than _wanted are, but only what
+-- a claim of _types, without _exclude_ids, can take at once: whatever else was admitted would have turns that it does not use, all of which the group has afterwards, one behind the other.
 create or replace function agent_private.admit_paced_events
-(_queue text, _locked text[], _claims int4[] default null, _at timestamptz default null, _places int4[] default null, _wanted int4 default 0, out admitted int8, out vt timestamptz)
+( _queue text
+, _locked text[]
+, _claims int4[] default null
+, _at timestamptz default null
+, _places int4[] default null
+, _wanted int4 default 0
+, _types text[] default null
+, _exclude_ids int8[] default null
+, out admitted int8
+, out vt timestamptz
+)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
@@ -25,7 +36,10 @@ declare
   _period interval;
   _burst int4;
   _chosen int8;
+  _put_off int8;
 begin
+  _types = nullif(_types, '{}');
+  _exclude_ids = nullif(_exclude_ids, '{}');
   select q.flow_version, q.flow_concurrency, q.flow_order, q.flow_on_failed, q.flow_fair, q.flow_rate_limit, q.flow_rate_period, q.flow_rate_burst
   into _version, _concurrency, _order, _on_failed, _is_fair, _limit, _period, _burst
   from agent.queue q
@@ -104,15 +118,18 @@ begin
       where _is_fair and r.has_spent and r.unclaimed > 0
     ) as l (place, served_at)
     where e.ctid = l.place
+    returning e.id
   )
   , chosen as materialized
   ( select w.id, w.turn, w.served_at
     from
     ( select w.id, r.tat + (r.unclaimed + w.n - r.burst) * r.step as turn, r.served_at + (w.n - 1) * cardinality(_locked) * interval '1 us' as served_at
       , r.unclaimed + w.n as nth, row_number() over (order by r.unclaimed + w.n, r.place) as rank
+      , w.is_wanted and (r.unclaimed = 0 or _types is null and _exclude_ids is null) as is_wanted
       from room r
       cross join lateral
       ( select w.id, row_number() over (order by w.priority, w.id) as n
+        , bool_and(coalesce(w.type = any (_types), _types is null) and (_exclude_ids is null or w.id <> all (_exclude_ids))) over (order by w.priority, w.id) as is_wanted
         from agent.event w
         where (not _order or r.key = '') and w.queue = _queue and w.group_key = r.key and w.flow = 3
         order by w.priority, w.id
@@ -120,7 +137,7 @@ begin
       ) as w
       where r.free > 0 and (not _order or r.key = '')
     ) as w
-    where not _is_fair or w.nth = 1 or w.rank <= _wanted
+    where not _is_fair or w.nth = 1 or w.rank <= _wanted and w.is_wanted and coalesce(w.turn <= _now, true)
     union all
     select e.id, r.tat + (1 - r.burst) * r.step, r.served_at
     from room r
@@ -141,17 +158,20 @@ begin
     where e.ctid = l.place
     returning e.vt
   )
-  select (select count(c.id) from chosen c), count(*), min(t.vt) into _chosen, admitted, vt from taken t;
+  select (select count(c.id) from chosen c), count(*), min(t.vt), (select count(*) from put_off) into _chosen, admitted, vt, _put_off from taken t;
   if admitted < _chosen or _chosen >= 1000 then
     insert into agent_private.group_wake (queue, key, at)
     select _queue, k.key, clock_timestamp() + case when admitted < _chosen then interval '5 ms' else interval '0' end from unnest(_locked) as k (key);
+  end if;
+  if _wanted > 0 then -- the claim that wants more can have these next
+    admitted = admitted + _put_off;
   end if;
 end
 $func$;
 
 -- To be called after a claim from a queue with rates, or where groups take turns: adds the claims of events of these groups, one key for each in their order, made at _at, to what the groups have used, and admits the
--- next ones. Returns how many; for _wanted see admit_paced_events.
-create or replace function agent_private.note_claims(_queue text, _keys text[], _at timestamptz, _wanted int4 default 0)
+-- next ones. Returns how many; for _wanted and what is behind it see admit_paced_events.
+create or replace function agent_private.note_claims(_queue text, _keys text[], _at timestamptz, _wanted int4 default 0, _types text[] default null, _exclude_ids int8[] default null)
 returns int8
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -173,7 +193,7 @@ begin
     select array_agg(k.key), array_agg(k.n), array_agg(k.place) into _keys, _claims, _places from unnest(_keys, _claims, _places) as k (key, n, place) where k.key = any (_locked);
   end if;
   if _keys is not null then
-    _admitted = (select a.admitted from agent_private.admit_paced_events(_queue, _keys, _claims, _at, _places, _wanted) a);
+    _admitted = (select a.admitted from agent_private.admit_paced_events(_queue, _keys, _claims, _at, _places, _wanted, _types, _exclude_ids) a);
     if _admitted > 0 then
       perform agent.notify_queues(array[_queue]); -- who waits has to know when the next ones can be claimed
     end if;

@@ -1,5 +1,25 @@
 -- Claims from queues with limits, and inserts into their groups: where events get their turns. See the rules in the script of groups.
 
+-- How many more events of a queue may be leased by its limit, _total. To be called with the lock of the row of the policy, which an earlier statement has taken.
+create or replace function agent_private.free_of_total(_queue text, _total int4)
+returns int4
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _leased int8;
+begin
+  select count(*) into strict _leased
+  from (select from agent.event e where e.in_total and e.queue = _queue and e.vt > _now and e.attempts > 0 and e.nacked_at is null limit _total) as e;
+  return greatest(_total - _leased, 0);
+end
+$func$;
+
 -- To be called before a claim from a queue with limits: looks at the groups that have due wakes, and returns how many of _limit events may be claimed by the limit of the queue, _total
 -- (null: none). With that, claims of the queue come one after the other.
 create or replace function agent_private.begin_limited_claim(_queue text, _is_grouped boolean, _total int4, _limit int4)
@@ -11,17 +31,11 @@ set jit to off
 set enable_seqscan to off
 set enable_bitmapscan to off
 as $func$
-declare
-  _now timestamptz;
-  _leased int8;
 begin
   if _total is not null then
     perform from agent.queue q where q.name = _queue for no key update;
     _total = (select q.flow_total from agent.queue q where q.name = _queue); -- in a later statement, as is the count
-    _now = clock_timestamp();
-    select count(*) into _leased
-    from (select from agent.event e where e.in_total and e.queue = _queue and e.vt > _now and e.attempts > 0 and e.nacked_at is null limit _total) as e;
-    _limit = least(_limit, greatest(_total - _leased, 0));
+    _limit = least(_limit, agent_private.free_of_total(_queue, _total));
     if _limit = 0 then
       return 0;
     end if;
