@@ -30,9 +30,8 @@ func (b env) release(t *testing.T, ids ...int64) {
 	b.exec(t, `select agent.release_event(e.id, e.id || '.' || e.attempts || '.0123456789abcdef') from agent.event e where e.id = any ($1)`, ids)
 }
 
-// wantTurns fails the test unless groups were claimed in turns: between two claims of one, no other more than once. All events were there from the beginning.
-func wantTurns(t *testing.T, claimed []string) {
-	t.Helper()
+// missedTurn says of groups in the order in which they were claimed which one did not have its turn: between two claims of one, another came more than once. All events were there from the beginning. Empty: each had.
+func missedTurn(claimed []string) string {
 	last := make(map[string]int)
 	for i, group := range claimed {
 		since, again := last[group]
@@ -43,9 +42,18 @@ func wantTurns(t *testing.T, claimed []string) {
 		between := make(map[string]int)
 		for _, other := range claimed[since+1 : i] {
 			if between[other]++; between[other] > 1 {
-				t.Fatalf("group %s was claimed %d times between two claims of %s: %s", other, between[other], group, strings.Join(claimed, ""))
+				return fmt.Sprintf("group %s was claimed %d times between two claims of %s: %s", other, between[other], group, strings.Join(claimed, ""))
 			}
 		}
+	}
+	return ""
+}
+
+// wantTurns fails the test unless groups were claimed in turns.
+func wantTurns(t *testing.T, claimed []string) {
+	t.Helper()
+	if missed := missedTurn(claimed); missed != "" {
+		t.Error(missed)
 	}
 }
 
@@ -76,6 +84,31 @@ func TestGroupsTakeTurns(t *testing.T) {
 				if got := len(slices.DeleteFunc(slices.Clone(claimed), func(g string) bool { return g != group })); got != length {
 					t.Errorf("%d events of group %s were claimed, want %d", got, group, length)
 				}
+			}
+		})
+	}
+}
+
+func TestBrokenTurnsAreCaught(t *testing.T) {
+	t.Parallel()
+	for name, breakage := range map[string]string{
+		"an event that is admitted keeps its own time":           brokenFunction("admit_paced_events", `greatest(e.turn_vt, l.served_at)`, `e.turn_vt`),
+		"the groups of a claim were all served at the same time": brokenFunction("admit_paced_events", `k.place * interval '1 us'`, `0 * k.place * interval '1 us'`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.exec(t, breakage)
+			b.limit(t, "q", `{"fair": true}`)
+			for _, group := range []string{"e", "d", "c", "b", "a"} {
+				b.exec(t, `select agent.insert_event('{}', 'q', _group => $1) from generate_series(1, 40)`, group)
+			}
+			var claimed []string
+			for len(claimed) < 150 {
+				claimed = append(claimed, b.claimGroups(t, 3, false)...)
+			}
+			if missedTurn(claimed) == "" {
+				t.Error("nobody missed a turn")
 			}
 		})
 	}
