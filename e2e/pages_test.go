@@ -118,6 +118,10 @@ func fill(t *testing.T, p *process, database string) (paths []string) {
 	}
 	large := id(t, p.request(t, "POST", "/events?queue=large", `{"text":"`+strings.Repeat("x", 1_000_000)+`"}`))
 	p.request(t, "POST", "/queues/large/pause", "")
+	p.request(t, "PUT", "/queues/limited", `{"flow":{"concurrency":1}}`)
+	for range 3 { // of which two wait for their turn
+		p.request(t, "POST", "/events?queue=limited&group="+strings.Repeat("g", 255), `{}`)
+	}
 	bad := id(t, p.request(t, "POST", "/events?queue=hostile&type="+evil+"&source="+evil+"&key="+evil+"&meta="+url.QueryEscape(string(encode(t, map[string]string{hostile: hostile}))),
 		string(encode(t, map[string]string{hostile: hostile}))))
 	for i, e := range p.claim(t, "mail", "worker-1", 12) {
@@ -155,7 +159,7 @@ func fill(t *testing.T, p *process, database string) (paths []string) {
 	add("events/%s", large)
 	add("events/%s", bad)
 	for _, path := range []string{
-		"", "?range=7d", "queues", "queues?sort=failures", "queues/mail", "queues/mail?range=24h", "queues/large", "queues/hostile", "queues/mail/events", "queues/mail.dead",
+		"", "?range=7d", "queues", "queues?sort=failures", "queues/mail", "queues/mail?range=24h", "queues/large", "queues/limited", "queues/limited/events?state=waiting", "queues/hostile", "queues/mail/events", "queues/mail.dead",
 		"history", "history?queue=mail&outcome=failed", "history?type=" + evil, "history/errors", "redrives/new?queue=mail&outcome=failed", "redrives/new?dead_letters=mail.dead",
 	} {
 		add("%s", path)
