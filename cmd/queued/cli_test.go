@@ -277,6 +277,14 @@ func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
 		t.Errorf("without a backoff the policy is %v", set)
 	}
 	p.cli("queue", "set", "mail", "--backoff-max", "1h").wantError(2, "--backoff")
+	if set := policy("queue", "set", "mail", "--concurrency", "2", "--total", "9", "--group-order", "block"); set["flow"] == nil {
+		t.Errorf("with limits the policy is %v", set)
+	}
+	if set := policy("queue", "set", "mail", "--concurrency", "none", "--total", "none", "--group-order", "none"); set["flow"] != nil {
+		t.Errorf("without limits the policy is %v", set)
+	}
+	p.cli("queue", "set", "mail", "--total", "many").wantError(2, "want a number, or none")
+	p.cli("queue", "set", "mail", "--group-order", "").wantError(2, `must be one of "none","continue","block" but got ""`)
 	p.cli("queue", "set", "mail").wantError(2, "--max-attempts")
 	if policy("queue", "pause", "mail")["paused"] != true || policy("queue", "mail")["paused"] != true {
 		t.Error("the queue is not paused")

@@ -77,6 +77,7 @@ func TestNumbersBeyondTheirRangeAreUsageErrors(t *testing.T) {
 		"queue set a --max-attempts=-1":               "--max-attempts is -1; want 0 to 2147483647",
 		"groups a --limit=-1":                         "--limit is -1; want 0 or more",
 		"groups set a b --concurrency=10001":          "--concurrency is 10001; want 0 to 10000",
+		"queue set a --total=10001":                   "--total is 10001; want 0 to 10000",
 		"groups hold a b 87601h":                      "for how long is 87601h0m0s; want 0s to 87600h",
 		"events --limit=-1":                           "--limit is -1; want 0 or more",
 		"history --limit=-1":                          "--limit is -1; want 0 or more",

@@ -162,13 +162,13 @@ func (c *groupShowCmd) Run(ctx context.Context, env *Env) error {
 
 type groupSetCmd struct {
 	groupArg    `embed:""`
-	Concurrency *int `placeholder:"N" min:"0" max:"10000" help:"How many events of the group are leased at once; 0 for as many as the policy of the queue says."`
+	Concurrency *limitValue `placeholder:"N" min:"0" max:"10000" help:"How many events of the group are leased at once; none for as many as the policy of the queue says."`
 	rateFlags   `embed:""`
 }
 
 // Help returns the text below the usage.
 func (*groupSetCmd) Help() string {
-	return examples(`queued groups set mail tenant-7 --concurrency 2`, `queued groups set mail tenant-7 --concurrency 0`, `queued groups set mail tenant-7 --rate 10/1s`) +
+	return examples(`queued groups set mail tenant-7 --concurrency 2`, `queued groups set mail tenant-7 --concurrency none`, `queued groups set mail tenant-7 --rate 10/1s`) +
 		"\nA --rate of none leaves it to the policy of the queue."
 }
 
@@ -178,7 +178,7 @@ func (c *groupSetCmd) Run(ctx context.Context, env *Env) error {
 		return usagef("groups set needs --concurrency or --rate")
 	}
 	return c.groupArg.change(ctx, env, func(s *client.GroupSettings) error {
-		set(&s.Concurrency, c.Concurrency)
+		set(&s.Concurrency, (*int)(c.Concurrency))
 		return c.rateFlags.change(&s.Rate)
 	})
 }

@@ -240,9 +240,9 @@ type queueSetCmd struct {
 	Delay            *time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"The delay of events that are inserted without one; 0 for none."`
 	Wait             *time.Duration `placeholder:"DURATION" min:"0s" max:"60s" help:"For how long claims wait that do not say, up to 60s; 0 for not at all."`
 	GroupFrom        string         `placeholder:"POINTER" help:"Where the payload has the group of an event that comes without one, a JSON pointer such as /tenant; none for nowhere."`
-	Concurrency      *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of each group are leased at once; 0 for any number."`
-	Total            *int           `placeholder:"N" min:"0" max:"10000" help:"How many events of the queue are leased at once; 0 for any number."`
-	GroupOrder       string         `placeholder:"ORDER" enum:",none,continue,block" default:"" help:"Whether the events of each group are handed out one after the other by id, and what happens behind one that fails: continue, or block; none for no order."`
+	Concurrency      *limitValue    `placeholder:"N" min:"0" max:"10000" help:"How many events of each group are leased at once; none for any number."`
+	Total            *limitValue    `placeholder:"N" min:"0" max:"10000" help:"How many events of the queue are leased at once; none for any number."`
+	GroupOrder       *string        `placeholder:"ORDER" enum:"none,continue,block" help:"Whether the events of each group are handed out one after the other by id, and what happens behind one that fails: continue, or block; none for no order."`
 	Fair             *bool          `negatable:"" help:"Groups take turns, the least recently served one first, one event each; --no-fair ends that."`
 	rateFlags        `embed:""`
 }
@@ -258,6 +258,7 @@ func (*queueSetCmd) Help() string {
 		`queued queue set mail --group-order block`,
 		`queued queue set mail --rate 10/1s --burst 5`,
 		`queued queue set mail --fair --group-from /tenant`,
+		`queued queue set mail --concurrency none --rate none`,
 		`queued queue set mail`,
 	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
 }
@@ -304,15 +305,15 @@ func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 	if settings.Flow != nil {
 		flow = *settings.Flow
 	}
-	set(&flow.Concurrency, c.Concurrency)
-	set(&flow.Total, c.Total)
+	set(&flow.Concurrency, (*int)(c.Concurrency))
+	set(&flow.Total, (*int)(c.Total))
 	set(&flow.Fair, c.Fair)
-	switch c.GroupOrder {
-	case "":
-	case "none":
+	switch {
+	case c.GroupOrder == nil:
+	case *c.GroupOrder == "none":
 		flow.Order, flow.OnFailed = false, ""
 	default:
-		flow.Order, flow.OnFailed = true, c.GroupOrder
+		flow.Order, flow.OnFailed = true, *c.GroupOrder
 	}
 	if err := c.rateFlags.change(&flow.Rate); err != nil {
 		return err

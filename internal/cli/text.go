@@ -113,6 +113,23 @@ func yes(is bool) string {
 	return ""
 }
 
+// limitValue is the value of a flag that is a limit: a number, or none, which is 0.
+type limitValue int
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (v *limitValue) UnmarshalText(text []byte) error {
+	if string(text) == "none" {
+		*v = 0
+		return nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil {
+		return fmt.Errorf("got %q; want a number, or none", text)
+	}
+	*v = limitValue(n)
+	return nil
+}
+
 // jsonValue is the value of a flag that is JSON.
 type jsonValue json.RawMessage
 
