@@ -169,7 +169,7 @@ func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, 
 	inserted, err := s.insertTraced(r, isBatch, params)
 	switch {
 	case err != nil:
-		return reply{}, timeRefused(err, in)
+		return reply{}, delayRefused(timeRefused(err, in), func(_ int, option string) string { return "?" + option })
 	case isBatch:
 		return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Deduplicated }), nil
 	}

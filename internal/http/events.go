@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -39,6 +40,9 @@ type options struct {
 func (o *options) Check(report func(field, detail string)) {
 	if o.Delay != nil && o.VT != nil {
 		report("vt", "must not be given together with delay")
+	}
+	if len(o.Group) > maxGroup {
+		report("group", "must be at most "+strconv.Itoa(maxGroup)+" bytes long")
 	}
 	if _, _, ok := o.keyUntil(); !ok {
 		report("key_until", "must be claimed, finished, or a duration such as 10m, of at most 87600h")
@@ -120,7 +124,7 @@ func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
 	}
 	inserted, err := s.insertTraced(r, false, []queue.InsertParams{params})
 	if err != nil {
-		return reply{}, err
+		return reply{}, delayRefused(err, func(_ int, option string) string { return "?" + option })
 	}
 	e := inserted[0]
 	logOf(r).add("id", e.ID)
@@ -159,9 +163,29 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 	}
 	inserted, err := s.insertTraced(r, true, params)
 	if err != nil {
-		return reply{}, err
+		return reply{}, delayRefused(err, func(place int, option string) string { return fmt.Sprintf("#/events/%d/%s", place, option) })
 	}
 	return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Deduplicated }), nil
+}
+
+// delayRefused makes the problem with the time of an event of a group in order, which the database has refused, one with the option that has it. pointer returns where that is.
+func delayRefused(err error, pointer func(place int, option string) string) error {
+	invalid, ok := errors.AsType[*queue.InvalidError](err)
+	if !ok {
+		return err
+	}
+	place, option := 0, invalid.Field
+	if number, rest, isBelow := strings.Cut(option, "/"); isBelow { // of several events
+		n, notNumber := strconv.Atoi(number)
+		if notNumber != nil {
+			return err
+		}
+		place, option = n, rest
+	}
+	if option != "delay" && option != "vt" {
+		return err
+	}
+	return problem.InField(problem.ValidationFailed, pointer(place, option), invalid.Detail)
 }
 
 // insertEach inserts the events of a batch each on its own.

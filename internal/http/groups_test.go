@@ -419,3 +419,29 @@ func TestEventsOfAGroupAreListed(t *testing.T) {
 		t.Errorf("without a queue: %s", got)
 	}
 }
+
+func TestOptionsOfGroupsThatAreRefusedAreNamedByTheirPlace(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("PUT", "/queues/ordered", `{"flow":{"order":true}}`).want(200)
+	long := strings.Repeat("ä", 128)
+	h.call("POST", "/events?queue=ordered&group=a&delay=5s", `{}`).wantPointer("?delay")
+	h.call("POST", "/events?queue=ordered&group="+url.QueryEscape(long), `{}`).wantPointer("?group")
+	for pointer, events := range map[string]string{
+		"#/events/0/delay": `{"event":{},"queue":"ordered","group":"a","delay":"5s"}`,
+		"#/events/2/vt":    `{"event":{}},{"event":{},"group":"a","delay":"5s"},{"event":{},"queue":"ordered","group":"a","vt":"2999-01-01T00:00:00Z"}`,
+		"#/events/1/group": `{"event":{}},{"event":{},"group":"` + long + `"}`,
+	} {
+		h.call("POST", "/events/batch", `{"events":[`+events+`]}`).wantPointer(pointer)
+	}
+	events := h.with("Content-Type", structured)
+	events.call("POST", "/cloudevents?queue=ordered&delay=5s", `{"specversion":"1.0","id":"1","source":"s","type":"t","partitionkey":"a","data":{}}`).wantPointer("?delay")
+}
+
+// wantPointer fails the test unless the answer refuses what is at the pointer.
+func (a answer) wantPointer(pointer string) {
+	a.t.Helper()
+	if a.status != 400 && a.status != 422 || !strings.Contains(a.body, `"errors":[{"pointer":"`+pointer+`",`) {
+		a.t.Errorf("got %d %s, want an error at %s", a.status, a.body, pointer)
+	}
+}

@@ -541,6 +541,7 @@ func TestAnEventOfAGroupInOrderIsNotDelayed(t *testing.T) {
 	for field, sql := range map[string]string{
 		"delay":          `select agent.insert_event('{}', 'q', '1 hour', _group => 'a')`,
 		"vt":             `select agent.insert_events(array['{}'::jsonb], array['q'], _vts => array[now() + interval '1 hour'], _options => array['{"group": "a"}'::jsonb])`,
+		"1/delay":        `select agent.insert_events(array['{}', '{}', '{}']::jsonb[], array['other', 'q', 'q'], array['1 s', '1 s', '1 s']::interval[], _options => array['{"group": "a"}', '{"group": "a"}', '{"group": "a"}']::jsonb[])`,
 		"flow/order":     `select agent.put_queue('q', '{"delay": "1 s", "flow": {"order": true}}')`,
 		"flow/on_failed": `select agent.put_queue('q', '{"flow": {"concurrency": 1, "on_failed": "block"}}')`,
 	} {
@@ -998,4 +999,36 @@ func TestEventsOfAGroupAreListedInTheOrderOfAll(t *testing.T) {
 	if page, err := b.List(t.Context(), queue.ListParams{Queue: "q", Group: "a", Queues: []string{"other"}}); err != nil || len(page.Events) > 0 {
 		t.Errorf("who may not use the queue gets %v: %v", page.Events, err)
 	}
+}
+
+func TestSettingsOfAGroupThatAreRefusedAreNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for settings, field := range map[string]string{
+		`{"paused": 1}`:                                   "paused",
+		`{"paused": "yes"}`:                               "paused",
+		`{"hold": "a while"}`:                             "hold",
+		`{"hold": 30}`:                                    "hold",
+		`{"hold": "1e30 s"}`:                              "hold",
+		`{"held_until": "soon enough"}`:                   "held_until",
+		`{"held_until": true}`:                            "held_until",
+		`{"held_until": "2027-13-01"}`:                    "held_until",
+		`{"held_until": "infinity"}`:                      "held_until",
+		`{"concurrency": "2"}`:                            "concurrency",
+		`{"rate": {"limit": 1}}`:                          "rate/period",
+		`{"rate": 10}`:                                    "rate",
+		`{"limit": 1}`:                                    "limit",
+		`{"rate": {"period": "1 s"}}`:                     "rate/limit",
+		`{"hold": {}}`:                                    "hold",
+		`{"hold": "1 s", "held_until": "2027-01-01"}`:     "hold",
+		`{"rate": {"limit": 1, "period": "soon"}}`:        "rate/period",
+		`{"rate": {"limit": 1, "period": 1}}`:             "rate/period",
+		`{"rate": {"limit": 1, "period": "1 s", "x": 1}}`: "rate",
+	} {
+		_, err := b.sql.Exec(t.Context(), `select agent.put_group('q', 'a', $1)`, settings)
+		if pgErr, isAnswer := errors.AsType[*pgconn.PgError](err); !isAnswer || pgErr.Code != "QD003" || pgErr.ColumnName != field {
+			t.Errorf("%s: %v, want QD003 about %s", settings, err, field)
+		}
+	}
+	b.exec(t, `select agent.put_group('q', 'a', '{"paused": null, "hold": null, "held_until": null, "rate": null, "concurrency": null}')`)
 }

@@ -416,7 +416,7 @@ begin
 end
 $func$;
 
--- Raises QD003 for events of groups in order that are delayed: all behind them would wait, too.
+-- Raises QD003 for events of groups in order that are delayed: all behind them would wait, too. Of several events it names the first one by its place, from 0 on.
 create or replace function agent_private.check_order(_queues text[], _delays interval[], _vts timestamptz[], _options jsonb[])
 returns void
 language plpgsql volatile
@@ -425,14 +425,19 @@ as $func$
 declare
   _queue text;
   _vt timestamptz;
+  _place int8;
 begin
-  select q.name, n.vt into _queue, _vt
-  from unnest(_queues, _delays, _vts, _options) as n (queue, delay, vt, option)
+  select q.name, n.vt, n.place into _queue, _vt, _place
+  from unnest(_queues, _delays, _vts, _options) with ordinality as n (queue, delay, vt, option, place)
   join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_order
   where n.option ->> 'group' <> '' and (n.delay > interval '0' or n.vt > clock_timestamp())
+  order by n.place
   limit 1;
   if found then
-    perform agent_private.raise_invalid(case when _vt is null then 'delay' else 'vt' end, 'must not be given for an event of a group in the queue ' || _queue || ', which keeps the order of groups');
+    perform agent_private.raise_invalid
+    ( case when cardinality(_options) > 1 then _place - 1 || '/' else '' end || case when _vt is null then 'delay' else 'vt' end
+    , 'must not be given for an event of a group in the queue ' || _queue || ', which keeps the order of groups'
+    );
   end if;
 end
 $func$;

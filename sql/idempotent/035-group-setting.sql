@@ -29,15 +29,18 @@ begin
   end loop;
   _row.concurrency = agent_private.check_limit('concurrency', _settings -> 'concurrency');
   select r.rate_limit, r.rate_period, r.rate_burst into _row.rate_limit, _row.rate_period, _row.rate_burst from agent_private.read_rate('rate', _settings -> 'rate') r;
+  if coalesce(jsonb_typeof(_settings -> 'paused'), 'null') not in ('boolean', 'null') then
+    perform agent_private.raise_invalid('paused', 'must be true or false');
+  end if;
   _row.paused = coalesce((_settings ->> 'paused')::boolean, false);
-  _row.held_until = (_settings ->> 'held_until')::timestamptz;
+  _row.held_until = agent_private.read_time('held_until', _settings -> 'held_until');
   if not isfinite(_row.held_until) then
     perform agent_private.raise_invalid('held_until', 'must be finite');
   elsif _settings ->> 'hold' is not null then
     if _row.held_until is not null then
       perform agent_private.raise_invalid('hold', 'must not be given with held_until');
     end if;
-    _row.held_until = agent_private.hold_end((_settings ->> 'hold')::interval);
+    _row.held_until = agent_private.hold_end(agent_private.read_interval('hold', _settings -> 'hold'));
   end if;
   if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null and (q.flow_paced or _row.rate_limit is null)) then -- from now on events of its groups need a turn
     perform agent_private.need_turns(_queue, true, _row.rate_limit is not null);
@@ -134,6 +137,38 @@ begin
     perform agent_private.raise_invalid(_argument, 'must be a whole number from 1 to 10000');
   end if;
   return _limit::int4;
+end
+$func$;
+
+-- An interval from a JSON string; null for null. Raises QD003.
+create or replace function agent_private.read_interval(_argument text, _interval jsonb)
+returns interval
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if jsonb_typeof(_interval) not in ('string', 'null') then
+    perform agent_private.raise_invalid(_argument, 'must be an interval as text, such as "30 s"');
+  end if;
+  return (_interval #>> '{}')::interval;
+exception when invalid_datetime_format or datetime_field_overflow or interval_field_overflow then
+  perform agent_private.raise_invalid(_argument, 'must be an interval as text, such as "30 s"');
+end
+$func$;
+
+-- A time from a JSON string; null for null. Raises QD003.
+create or replace function agent_private.read_time(_argument text, _time jsonb)
+returns timestamptz
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if jsonb_typeof(_time) not in ('string', 'null') then
+    perform agent_private.raise_invalid(_argument, 'must be a time as text, such as "2027-03-01T12:00:00Z"');
+  end if;
+  return (_time #>> '{}')::timestamptz;
+exception when invalid_datetime_format or datetime_field_overflow or invalid_parameter_value then
+  perform agent_private.raise_invalid(_argument, 'must be a time as text, such as "2027-03-01T12:00:00Z"');
 end
 $func$;
 
@@ -296,7 +331,7 @@ begin
   end loop;
   rate_limit = agent_private.check_limit(_argument || '/limit', _rate -> 'limit');
   rate_burst = coalesce(agent_private.check_limit(_argument || '/burst', _rate -> 'burst'), 1);
-  rate_period = make_interval(secs => extract(epoch from (_rate ->> 'period')::interval)::float8);
+  rate_period = make_interval(secs => extract(epoch from agent_private.read_interval(_argument || '/period', _rate -> 'period'))::float8);
   if rate_limit is null then
     perform agent_private.raise_invalid(_argument || '/limit', 'is required');
   elsif rate_period is null or rate_period < interval '10 ms' or rate_period > interval '24 hours' then
