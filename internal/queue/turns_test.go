@@ -277,6 +277,10 @@ func TestTurnsKeepOtherLimits(t *testing.T) {
 		if got := b.claimGroups(t, 10, true); !slices.Equal(got, []string{"-"}) {
 			t.Errorf("events without a group have no order: %v", got)
 		}
+		late := b.insertGrouped(t, "q", "")
+		b.exec(t, `select agent_private.look_at_woken('q', 100)`) // which has it have its turn
+		urgent := pgtest.Query[int64](t, b.sql, `select agent.insert_event('{}', 'q', _priority => -1)`)
+		b.wantClaimedOne(t, urgent, late[0])
 	})
 	t.Run("rate", func(t *testing.T) {
 		t.Parallel()

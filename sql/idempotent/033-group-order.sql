@@ -44,8 +44,8 @@ begin
   into _version, _concurrency, _order, _on_failed, _is_fair, _limit, _period, _burst
   from agent.queue q
   where q.name = _queue;
-  if _is_fair and not _order and _claims is null then
-    perform agent_private.trade_places(_queue, _locked);
+  if _is_fair and _claims is null then
+    perform agent_private.trade_places(_queue, case when _order then array(select '' where '' = any (_locked)) else _locked end); -- events without a group have no order
   end if;
 
   -- One statement takes the claims that were recorded and counts the events that are not claimed, so that it sees each of these as one or the other.
