@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"net/http"
 	"strings"
@@ -141,6 +142,29 @@ func (c *Client) PutGroupIf(ctx context.Context, queue, group string, settings G
 		header = ifAbsent()
 	}
 	return c.group(ctx, Request{Method: http.MethodPut, Path: groupPath(queue, group), Header: header, Body: settings})
+}
+
+// ChangeGroup reads what is set for a group of a queue, calls change with it, and writes what that has made of it; where it has changed nothing, nothing is written. What others change at the
+// same time is kept: it is read again, and change is called once more, ten times at most. Then it returns [ErrPreconditionFailed]. An error of change ends it.
+func (c *Client) ChangeGroup(ctx context.Context, queue, group string, change func(*GroupSettings) error) (Group, error) {
+	const maxTries = 10
+	for try := 1; ; try++ {
+		before, err := c.GetGroup(ctx, queue, group)
+		if err != nil {
+			return Group{}, err
+		}
+		settings := before.Settings()
+		if err := change(&settings); err != nil {
+			return Group{}, err
+		}
+		if settings == before.Settings() {
+			return before, nil
+		}
+		changed, err := c.PutGroupIf(ctx, queue, group, settings, before.Version)
+		if try == maxTries || !errors.Is(err, ErrPreconditionFailed) {
+			return changed, err
+		}
+	}
 }
 
 // UnblockGroup has a group in order go on that stopped for events that failed, and returns whether it had. Those of them that were requeued keep their places.

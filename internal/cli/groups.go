@@ -124,27 +124,14 @@ func groupFields(g client.Group) [][2]string {
 	}
 }
 
-// change reads what is set for the group, changes it, and shows the group.
+// change changes what is set for the group, and shows it.
 func (c *groupArg) change(ctx context.Context, env *Env, change func(*client.GroupSettings) error) error {
-	return showAnswer(env, &c.server, groupFields, func(conn *client.Client) (changed client.Group, err error) {
-		for range maxSetTries {
-			before, err := conn.GetGroup(ctx, c.Queue, c.Group)
-			if err != nil {
-				return changed, err
-			}
-			settings := before.Settings()
-			if err := change(&settings); err != nil {
-				return changed, err
-			}
-			if settings == before.Settings() {
-				return before, nil
-			}
-			changed, err = conn.PutGroupIf(ctx, c.Queue, c.Group, settings, before.Version)
-			if !errors.Is(err, client.ErrPreconditionFailed) {
-				return changed, err
-			}
+	return showAnswer(env, &c.server, groupFields, func(conn *client.Client) (client.Group, error) {
+		changed, err := conn.ChangeGroup(ctx, c.Queue, c.Group, change)
+		if errors.Is(err, client.ErrPreconditionFailed) {
+			err = fmt.Errorf("what is set for the group %q was changed by others again and again between reading and writing it; nothing was changed", c.Group)
 		}
-		return changed, fmt.Errorf("what is set for the group %q was changed by others each of %d times between reading and writing it; nothing was changed", c.Group, maxSetTries)
+		return changed, err
 	})
 }
 

@@ -301,6 +301,21 @@ func TestLifeOfAnEvent(t *testing.T) {
 		_, err = c.PutGroupIf(ctx, "grouped", group, settings, held.Version)
 		fatal(err)
 	}
+	tries := 0
+	paced, err := c.ChangeGroup(ctx, "grouped", "..", func(s *client.GroupSettings) error {
+		if tries++; tries == 1 { // somebody changes it meanwhile
+			_, err := c.PutGroup(ctx, "grouped", "..", client.GroupSettings{Paused: true, Concurrency: 5})
+			fatal(err)
+		}
+		s.Rate = &client.Rate{Limit: 2, Period: time.Second}
+		return nil
+	})
+	if err != nil || tries != 2 || paced.Concurrency != 5 || !paced.Paused || paced.Rate == nil {
+		t.Errorf("changed in %d tries: %+v, %v", tries, paced, err)
+	}
+	if same, err := c.ChangeGroup(ctx, "grouped", "..", func(*client.GroupSettings) error { return nil }); err != nil || same.Version != paced.Version {
+		t.Errorf("what changes nothing: %+v, %v", same, err)
+	}
 	var groups []string
 	for g, err := range c.ListGroups(ctx, "grouped", client.GroupFilter{State: "blocked", PageSize: 1}) {
 		fatal(err)

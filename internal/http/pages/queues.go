@@ -86,21 +86,18 @@ func resumeQueue(v *visit) (string, error) {
 
 // changeGroup pauses a group of the queue, or has it go on: that ends a hold, too. What else is set for it stays.
 func changeGroup(v *visit) (string, error) {
-	ctx, queue, group := v.r.Context(), v.parameter("name"), v.form.Get("group")
-	g, err := v.api.GetGroup(ctx, queue, group)
-	if err != nil {
-		return "", err
-	}
-	settings, notice := g.Settings(), "group.paused"
-	switch v.form.Get("do") {
-	case "pause":
-		settings.Paused = true
-	case "resume":
-		settings.Paused, settings.HeldUntil, notice = false, time.Time{}, "group.resumed"
-	default:
-		return "", invalid("do", "must be pause or resume")
-	}
-	_, err = v.api.PutGroupIf(ctx, queue, group, settings, g.Version)
+	var notice string
+	_, err := v.api.ChangeGroup(v.r.Context(), v.parameter("name"), v.form.Get("group"), func(settings *client.GroupSettings) error {
+		switch v.form.Get("do") {
+		case "pause":
+			settings.Paused, notice = true, "group.paused"
+		case "resume":
+			settings.Paused, settings.HeldUntil, notice = false, time.Time{}, "group.resumed"
+		default:
+			return invalid("do", "must be pause or resume")
+		}
+		return nil
+	})
 	return did(queuePath(v), notice, ""), err
 }
 
