@@ -118,7 +118,7 @@ func (l *groupLoad) session(name string, stop chan struct{}, run func(ctx contex
 		pgErr, isAnswer := errors.AsType[*pgconn.PgError](err)
 		switch {
 		case err == nil, !isAnswer, pgErr.Code == "57P01": // terminated
-		case pgErr.Code == "QD003" && pgErr.ColumnName == "delay": // its groups are in order just now
+		case pgErr.Code == "QD003" && strings.HasSuffix(pgErr.ColumnName, "delay"): // its groups are in order just now
 		case pgErr.Code == "40P01":
 			l.fault("%s: deadlock: %s (%s)", name, pgErr.Detail, pgErr.Where)
 		default:

@@ -20,6 +20,9 @@
 -- A claim that comes up short in a queue with limits looks once for more, see agent_private.look_for_more; _is_again says that it has. _is_noted says that the caller records the claims of a queue
 -- with rates, or where groups take turns: see agent_private.note_claims.
 --
+-- Of a queue with limits, nothing of a group is claimed that a wake holds: what somebody has admitted who did not see the hold yet, or has locked meanwhile, still has the version of the limits until somebody writes the
+-- hold to the group. That is asked in the statement that claims, so that no hold comes between.
+--
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
 -- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
 -- processes of version 0.7.0 call it, the events have no tokens, and their receipts are those of that version.
@@ -88,7 +91,6 @@ declare
   _count int4;
   _claimed_lanes int4[] = _lanes;
   _keys text[] = '{}'; -- of the groups of what was claimed, with rates
-  _held text[]; -- the groups that wakes hold
 begin
   if coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
@@ -162,9 +164,6 @@ begin
     end if;
     _now = clock_timestamp();
     _is_lane_known = false;
-    if _flow_version is not null then
-      _held = agent_private.held_by_wakes(_queue);
-    end if;
   end if;
   _max_attempts = coalesce(_policy_max_attempts, _max_attempts, 3);
   _invisible_for = coalesce(_invisible_for, agent_private.bounded_lease(_policy_invisible_for), interval '10 minutes');
@@ -225,7 +224,8 @@ begin
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
           and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced) and (_held is null or e.group_key <> all (_held)))
+          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced)
+            and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now)))
           order by e.vt, e.id
           limit _limit
           for update skip locked
@@ -438,7 +438,6 @@ declare
   _now timestamptz = clock_timestamp();
   _lane int4;
   _after int8 = -2147483649;
-  _held text[] = case when _flow_version is not null then agent_private.held_by_wakes(_queue) end;
   _scanned_types text[] = array(select distinct t.name from unnest(_types) as t (name) where t.name is not null);
   _bottoms timestamptz[] = array_fill(timestamptz '-infinity', array[cardinality(_scanned_types)]);
   _start timestamptz;
@@ -502,7 +501,8 @@ begin
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
           and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced) and (_held is null or e.group_key <> all (_held)))
+          and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced)
+            and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now)))
           order by e.vt, e.id
           limit _limit
         ) as l
@@ -537,7 +537,8 @@ begin
             and (e.expires_at is null or e.expires_at > _now)
             and (_exclude_ids is null or e.id <> all (_exclude_ids))
             and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
-            and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced) and (_held is null or e.group_key <> all (_held)))
+            and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced)
+              and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now)))
             order by e.vt, e.id
             limit _limit
             for update skip locked
@@ -635,6 +636,7 @@ begin
       from agent.event e
       where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
       and e.flow_version = _flow_version and (e.flow = 0 or not _has_rate)
+      and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now))
       and e.attempts < coalesce(e.max_attempts, _max_attempts)
       and (e.expires_at is null or e.expires_at > _now)
       and (_types is null or e.type = any (_types))

@@ -58,22 +58,6 @@ begin
 end
 $func$;
 
--- The groups of a queue that wakes hold; null: none. To be called before a claim, which takes nothing of them: what somebody has admitted who did not see the hold yet, or has locked meanwhile, still has the version of the
--- limits until somebody writes the hold to the group.
-create or replace function agent_private.held_by_wakes(_queue text)
-returns text[]
-language plpgsql volatile
-set search_path to pg_catalog, pg_temp
-set plan_cache_mode to force_generic_plan
-set jit to off
-set enable_seqscan to off
-set enable_bitmapscan to off
-as $func$
-begin
-  return (select array_agg(w.key) from agent_private.group_wake w where w.queue = _queue and w.hold_until > clock_timestamp() and w.hold_until is not null);
-end
-$func$;
-
 -- To be called after a claim from a queue with limits has come up short. Looks at more groups that have due wakes, and at those with events that can be claimed by their vt, and that other limits
 -- than those in force have admitted, or none: such as rows that were written by hand. Has events that the claim does not want give their turns to others that it wants. Returns whether there may
 -- be something to claim then. The arguments behind _limit are those of the claim.
