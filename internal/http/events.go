@@ -163,7 +163,7 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 	}
 	inserted, err := s.insertTraced(r, true, params)
 	if err != nil {
-		return reply{}, delayRefused(err, func(place int, option string) string { return fmt.Sprintf("#/events/%d/%s", place, option) })
+		return reply{}, delayRefused(keysRefused(err, params), func(place int, option string) string { return fmt.Sprintf("#/events/%d/%s", place, option) })
 	}
 	return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Deduplicated }), nil
 }
@@ -186,6 +186,32 @@ func delayRefused(err error, pointer func(place int, option string) string) erro
 		return err
 	}
 	return problem.InField(problem.ValidationFailed, pointer(place, option), invalid.Detail)
+}
+
+// keysRefused makes the problem with an idempotency key that was used for another request one with the key of an element, where it is another element that has used it: one is to take the
+// place of what is under the key, and the other one to be what is.
+func keysRefused(err error, params []queue.InsertParams) error {
+	if !errors.Is(err, queue.ErrKeyReused) {
+		return err
+	}
+	type keyed struct{ queue, key string }
+	first := make(map[keyed]int, len(params))
+	takesPlace := func(place int) bool {
+		return params[place].OnDuplicate == queue.Replace || params[place].OnDuplicate == queue.Supersede
+	}
+	for i := range params {
+		k := keyed{params[i].Queue, params[i].IdempotencyKey}
+		before, isThere := first[k]
+		switch {
+		case k.key == "":
+		case !isThere:
+			first[k] = i
+		case takesPlace(before) != takesPlace(i) && !bytes.Equal(params[before].Event, params[i].Event):
+			return problem.InField(problem.KeyReused, fmt.Sprintf("#/events/%d/key", i),
+				"is that of an earlier event of the batch, too, and only one of them has on_duplicate replace or supersede: give both that, or send them in two requests")
+		}
+	}
+	return err
 }
 
 // insertEach inserts the events of a batch each on its own.

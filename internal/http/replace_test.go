@@ -49,3 +49,20 @@ func TestARequestMayTakeThePlaceOfTheOneUnderItsKey(t *testing.T) {
 	h.try("POST", "/events/batch", `{"events":[{"queue":"q","on_duplicate":"replace","event":{}}]}`).wantProblem(problem.ValidationFailed)
 	h.try("POST", "/events/batch", `{"events":[{"queue":"q","key":"k","key_until":"soon","event":{}}]}`).wantProblem(problem.ValidationFailed)
 }
+
+func TestAKeyThatIsReusedWithinABatchIsNamed(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	replaced := `{"key":"k","on_duplicate":"replace","event":{"n":2}}`
+	for events, pointer := range map[string]string{
+		`{"event":{}},{"key":"k","event":{"n":1}},` + replaced: "#/events/2/key",
+		replaced + `,{"key":"k","event":{"n":1}}`:              "#/events/1/key",
+	} {
+		h.call("POST", "/events/batch", `{"events":[`+events+`]}`).wantPointer(pointer)
+	}
+	got := h.call("POST", "/events/batch", `{"events":[{"key":"k","event":{"n":1}},{"key":"k","event":{"n":2}}]}`).wantProblem(problem.KeyReused)
+	if len(got.Errors) > 0 {
+		t.Errorf("of two events that say the same about their key: %v", got.Errors)
+	}
+	h.call("POST", "/events/batch", `{"events":[`+replaced+`,{"key":"k","queue":"other","event":{"n":1}}]}`).want(201)
+}
