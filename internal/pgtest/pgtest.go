@@ -118,7 +118,7 @@ func Flavour() string {
 }
 
 // SameInEachFlavour says that a test does the same in each flavour, because it does not use the server of the run: it starts one of its own,
-// or needs none; or because it is about parts in front of the service, such as commands, TLS and the shapes of requests, and other tests make the same calls.
+// or needs none; because it is about parts in front of the service, such as commands, TLS and the shapes of requests, and other tests make the same calls; or because it tests a test.
 // The run on TimescaleDB skips it.
 func SameInEachFlavour(tb testing.TB) {
 	tb.Helper()
