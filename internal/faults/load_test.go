@@ -440,9 +440,11 @@ func (c *client) nack(ctx context.Context, l *lease) {
 		body["hold_group"] = holdFor.String()
 	}
 	began := time.Now()
-	// A failover may lose the hold if it may lose anything.
-	if c.call(ctx, http.MethodPost, fmt.Sprintf("/events/%d/nack", l.ID), body, nil) == http.StatusOK && holdFor > 0 && !c.ledger.lossy {
-		c.ledger.held(hold{l.Queue, l.Group, time.Now(), began.Add(holdFor)})
+	status := c.call(ctx, http.MethodPost, fmt.Sprintf("/events/%d/nack", l.ID), body, nil)
+	answered := time.Now()
+	// A failover may lose the hold if it may lose anything, and a nack after the end of the lease may hold nothing.
+	if status == http.StatusOK && holdFor > 0 && !c.ledger.lossy && answered.Before(l.VT) {
+		c.ledger.held(hold{l.Queue, l.Group, answered, began.Add(holdFor)})
 	}
 }
 
