@@ -232,7 +232,7 @@ func TestNobodySeesTheGroupOfEventsWithoutOne(t *testing.T) {
 	}
 }
 
-func TestALostLeaseTakesTheNextTurn(t *testing.T) {
+func TestAnEventWhoseLeaseIsLostIsTheNextOfItsGroup(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.limit(t, "q", `{"fair": true}`)
@@ -240,6 +240,33 @@ func TestALostLeaseTakesTheNextTurn(t *testing.T) {
 	b.wantClaimedOne(t, ids[0], ids[2])
 	b.exec(t, `update agent.event set vt = now() - interval '1 s' where id = $1`, ids[0])
 	b.wantClaimedOne(t, ids[0], ids[3], ids[1], ids[4])
+	b.exec(t, `update agent.event set vt = now() - interval '1 s' where id = $1`, ids[0])
+	b.wantClaimedOne(t, ids[0]) // at once, as nothing else is there
+}
+
+func TestManyLostLeasesOfAGroupGiveItNoMoreTurns(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 21} {
+		t.Run(fmt.Sprint(n, " at a time"), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", `{"fair": true}`)
+			b.insertGrouped(t, "q", slices.Repeat([]string{"a"}, 12)...)
+			b.insertGrouped(t, "q", "c", "c", "c", "c")
+			b.claimGroups(t, 14, true)
+			b.exec(t, `update agent.event set vt = now() - interval '1 s' where attempts > 0`)
+			b.insertGrouped(t, "q", "b", "b", "b", "", "")
+			var claimed []string
+			for len(claimed) < 21 {
+				got := b.claimGroups(t, n, true)
+				if len(got) < min(n, 21) {
+					t.Fatalf("a claim of %d got %v after %v", n, got, claimed)
+				}
+				claimed = append(claimed, got...)
+			}
+			wantTurns(t, claimed)
+		})
+	}
 }
 
 func TestTurnsKeepOtherLimits(t *testing.T) {

@@ -575,7 +575,7 @@ end
 $func$;
 
 -- claim_from_watermarks for a queue in which groups take turns: the events that are admitted, by the time at which their groups were served the last time, whatever their priorities. Planned under the settings of
--- claim_from_watermarks. A lease that has ended can be claimed again at once, unless a rate counts claims.
+-- claim_from_watermarks. Events whose leases have ended wait for their turns first: a worker that dies with many events of a group would give that as many turns at once.
 create or replace function agent_private.claim_in_turns
 ( _queue text
 , _limit int4
@@ -605,18 +605,28 @@ declare
   _now timestamptz = clock_timestamp();
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _bottom timestamptz = '-infinity';
-  _has_rate boolean;
 begin
   if array_position(_watermarks, null) is null then -- of all lanes
     _bottom = coalesce((select min(w.vt) from unnest(_watermarks) as w (vt)), '-infinity');
   end if;
   _types = nullif(_types, '{}');
-  _has_rate = exists (select from agent.queue q where q.name = _queue and q.flow_rate_limit is not null)
-    or exists
-    ( select from agent.queue_group g
-      where g.queue = _queue and (g.concurrency is not null or g.rate_limit is not null or g.paused or g.held_until is not null) -- as the index has it
-      and g.rate_limit is not null
-    );
+  insert into agent_private.group_wake (queue, key, event_id) -- 0: see withdraw_turns
+  select distinct _queue, f.group_key, 0
+  from
+  ( select e.group_key, e.flow
+    from agent.event e
+    where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
+    and e.flow_version = _flow_version
+    and e.attempts < coalesce(e.max_attempts, _max_attempts)
+    and (e.expires_at is null or e.expires_at > _now)
+    order by e.vt, e.id
+    limit _limit
+  ) as f
+  where f.flow < 0;
+  if found then
+    perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
+    _now = clock_timestamp();
+  end if;
   return query
   update agent.event e
   set attempts = e.attempts + 1
@@ -635,7 +645,7 @@ begin
     ( select e.ctid, e.vt, coalesce(e.text_size, agent_private.stored_event_size(e))
       from agent.event e
       where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
-      and e.flow_version = _flow_version and (e.flow = 0 or not _has_rate)
+      and e.flow_version = _flow_version and e.flow = 0
       and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now))
       and e.attempts < coalesce(e.max_attempts, _max_attempts)
       and (e.expires_at is null or e.expires_at > _now)

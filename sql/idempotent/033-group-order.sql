@@ -104,7 +104,7 @@ begin
     from room r
     where r.has_spent and (r.burst is not null or _is_fair) and g.queue = _queue and g.key = r.key
   )
-  , put_off as -- one that is admitted already, as a lease that had ended was claimed before it
+  , put_off as -- one that was admitted in the meantime
   ( update agent.event e
     set vt = greatest(e.vt, l.served_at)
     from
