@@ -717,7 +717,7 @@ func brokenFunction(name, old, replacement string) string {
 	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 	return `do $$
 		declare
-		  _before text = pg_get_functiondef((select p.oid from pg_proc p where p.pronamespace = 'agent_private'::regnamespace and p.proname = '` + name + `'));
+		  _before text = pg_get_functiondef((select p.oid from pg_proc p where p.pronamespace in ('agent_private'::regnamespace, 'agent_service'::regnamespace) and p.proname = '` + name + `'));
 		  _after text = replace(_before, ` + quote(old) + `, ` + quote(replacement) + `);
 		begin
 		  if _before = _after then raise exception 'the text is not there'; end if;
@@ -766,7 +766,7 @@ func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
 			[]string{brokenFunction("admit_paced_events", `where k.claims > 0`, `where false`)}, "before its rate allows it",
 		},
 		"a hold that leaves what was admitted before": {
-			[]string{brokenFunction("revoke_turns", `and e.flow_version is not null`, `and false`), brokenFunction("held_by_wakes", `w.hold_until > clock_timestamp()`, `false`)},
+			[]string{brokenFunction("revoke_turns", `and e.flow_version is not null`, `and false`), brokenFunction("claim_from_watermarks", `w.hold_until > _now`, `false`)},
 			"before its hold ended",
 		},
 		"the total counted before its lock": {
