@@ -586,6 +586,36 @@ func TestOrderHoldsAtOnceForWhatWaits(t *testing.T) {
 	b.wantClaimed(t, "q", "when a lease is lost that was given without order", ids[3])
 }
 
+func TestADelayOutlastsChangesOfTheLimits(t *testing.T) {
+	t.Parallel()
+	for name, delay := range map[string]string{
+		"written by hand": `update agent.event set vt = now() + '1 hour', group_key = 'a' where id = $1`,
+		"nacked":          `select agent.nack_event(e.id, null, '1 hour') from agent.claim_events('q') e where e.id = $1`,
+		"released":        `select agent.release_event(e.id, agent.receipt(e), '1 hour') from agent.claim_events('q') e where e.id = $1`,
+	} {
+		for _, first := range []string{`null`, `{"order": true}`} {
+			t.Run(name+" with limits "+first, func(t *testing.T) {
+				t.Parallel()
+				b := setup(t, nil)
+				b.limit(t, "q", first)
+				group := "a"
+				if name == "written by hand" {
+					group = "" // in which it is due
+				}
+				b.exec(t, delay, b.insertGrouped(t, "q", group)[0])
+				for _, flow := range []string{`{"order": true}`, `{"fair": true, "order": true}`, `{"concurrency": 1}`, `{"order": true}`, `{"rate": {"limit": 1, "period": "1 s"}}`, `{"order": true}`, `null`} {
+					b.limit(t, "q", flow)
+					b.wantClaimed(t, "q", "before the delay is over, with limits "+flow)
+				}
+				b.exec(t, `select agent.run_event(e.id) from agent.event e`)
+				if got := b.claimGroups(t, 10, false); !slices.Equal(got, []string{"a"}) {
+					t.Errorf("when it was due, %v were claimed", got)
+				}
+			})
+		}
+	}
+}
+
 func TestAFailedEventBlocksItsGroup(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -214,7 +214,7 @@ begin
     )
     , taken as
     ( update agent.event e
-      set flow = 1, flow_version = _version, vt = e.turn_vt, turn_vt = null, admitted_at = _now
+      set flow = 1, flow_version = _version, vt = e.turn_vt, turn_vt = null, admitted_at = case when e.turn_vt <= _now then _now end -- else its vt is its own, see withdraw_turns
       from (select e.ctid from chosen c join agent.event e on e.id = c.id and e.flow > 2 for update of e skip locked) as l (place)
       where e.ctid = l.place
       returning e.vt
