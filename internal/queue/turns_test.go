@@ -346,6 +346,28 @@ func TestTurnsKeepOtherLimits(t *testing.T) {
 	})
 }
 
+func TestAClaimInTurnsTakesNothingOfAGroupThatAWakeHolds(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"fair": true}`)
+	ids := b.insertGrouped(t, "q", "a", "b")
+	b.exec(t, `select agent_private.look_at_woken('q', 100)`) // which has both have their turn
+	b.exec(t, `insert into agent_private.group_wake (queue, key, hold_until) values ('q', 'a', now() + interval '1 hour')`)
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context()) // another claim is about to write the hold to the group
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lock := range []string{`select from agent.queue_group where key = 'a' for update`, `select from agent_private.group_wake for update`} {
+		if _, err := tx.Exec(t.Context(), lock); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.wantClaimed(t, "q", "while somebody else has the hold locked", ids[1])
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // What a claim admits for itself, and then does not take, would be turns that the group has all at once.
 func TestAClaimThatComesUpShortLeavesAGroupOneTurn(t *testing.T) {
 	t.Parallel()
