@@ -55,6 +55,7 @@ var limitedQueues = map[string]limited{
 	"ordered":   {flow: `{"order":true}`, concurrency: 1, isOrdered: true},
 	pausedQueue: {flow: `{"concurrency":3}`, concurrency: 3},
 	"paced":     {flow: `{"concurrency":4,"rate":{"limit":5,"period":"1s","burst":2}}`, concurrency: 4, burst: 2, interval: 200 * time.Millisecond},
+	"turns":     {flow: `{"fair":true,"concurrency":2}`, concurrency: 2},
 }
 
 // startLimited returns a load on the limited queues, which has started, and records what becomes of its events in the database of server.
