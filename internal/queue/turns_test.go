@@ -232,6 +232,22 @@ func TestNobodySeesTheGroupOfEventsWithoutOne(t *testing.T) {
 	}
 }
 
+func TestEventsWithoutAGroupAreNotAmongTheLongestGroups(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.limit(t, "q", `{"fair": true}`)
+	b.exec(t, `select count(*) from agent.insert_events(array_fill('{}'::jsonb, array[5000]), array_fill('q'::text, array[5000]))`)
+	b.exec(t, `
+		select count(*)
+		from agent.insert_events(array_fill('{}'::jsonb, array[2400]), array_fill('q'::text, array[2400]), _options => array(select jsonb_build_object('group', 'g' || n % 1200) from generate_series(1, 2400) n))`)
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent_service.longest_groups('q', 1000, false)`); n < 100 {
+		t.Errorf("%d groups are listed", n)
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent_service.longest_groups('q', 1000, false) g where g.key = ''`); n > 0 {
+		t.Error("the events without a group are listed as one")
+	}
+}
+
 func TestAnEventWhoseLeaseIsLostIsTheNextOfItsGroup(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -318,6 +318,7 @@ begin
       order by e.vt, e.id
       limit 1
     ) as s
+    where s.group_key <> '' -- which is no group: see default_group
     group by s.group_key
     order by count(*) desc, s.group_key
     limit _limit
