@@ -53,3 +53,10 @@ func (s *Service) KnowsState(name string) (position int64, isKnown bool) {
 	}
 	return w.state.Position, true
 }
+
+// KnowsFilters reports whether the filters of as many subscriptions are in memory.
+func (s *Service) KnowsFilters(n int) bool {
+	s.filters.mu.Lock()
+	defer s.filters.mu.Unlock()
+	return len(s.filters.sets) >= n
+}

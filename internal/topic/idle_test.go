@@ -10,7 +10,7 @@ import (
 	"github.com/queued/queued/internal/topic"
 )
 
-// subscribeAtHead creates the subscription s, of the topic quiet, at the head of the log, and waits until its state is known here.
+// subscribeAtHead creates the subscription s, of the topic quiet, at the head of the log, and waits until its state and its filters are known here.
 func (env environment) subscribeAtHead(t *testing.T) (head int64) {
 	t.Helper()
 	env.RelyOnStates()
@@ -27,7 +27,7 @@ func (env environment) subscribeAtHead(t *testing.T) (head int64) {
 	}()
 	await(t, "the state of the subscription to be known", func() bool {
 		position, isKnown := env.KnowsState("s")
-		return isKnown && position == head
+		return isKnown && position == head && env.KnowsFilters(1)
 	})
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
