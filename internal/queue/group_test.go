@@ -232,7 +232,7 @@ func TestAnAckTakesTheClaimThatWaitsForItsSlotAlong(t *testing.T) {
 	ids := b.insertGrouped(t, "q", "g", "g", "g", "g", "g")
 	b.insertGrouped(t, "elsewhere", "")
 	elsewhere := b.claim(t, queue.ClaimParams{Queue: "elsewhere"}, 1)[0]
-	leased := b.claim(t, queue.ClaimParams{Queue: "q"}, 1)[0]
+	leased := b.claim(t, queue.ClaimParams{Queue: "q", Wait: time.Minute}, 1)[0] // upkeep may look at the group just now
 	for i, id := range ids[1:] {
 		got := make(chan []queue.Event, 1)
 		go func() {
