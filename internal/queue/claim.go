@@ -126,9 +126,9 @@ type found struct {
 // count returns how many events the claim has a lease on.
 func (f *found) count() int { return len(f.events) + len(f.surplus) }
 
-// isLast reports whether it has taken all that could be claimed.
+// isLast reports whether it has taken all that could be claimed, as far as that shows.
 func (c *claim) isLast() bool {
-	return c.count() < c.Limit && len(c.Types) == 0 && len(c.ExcludeIDs) == 0
+	return c.count() > 0 && c.count() < c.Limit && len(c.Types) == 0 && len(c.ExcludeIDs) == 0
 }
 
 // newClaim returns the operation of a claim, which several callers may share.

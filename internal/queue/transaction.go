@@ -166,7 +166,7 @@ func (tx *transaction) announce() {
 			if vt != nil {
 				s.watermarks.LowerQueue(queue, *vt)
 			}
-			queues[queue] = tx.followers[queue] == nil || !tx.followers[queue].claim.isLast()
+			queues[queue] = vt == nil || tx.followers[queue] == nil || !tx.followers[queue].claim.isLast()
 		}
 		maps.DeleteFunc(queues, func(_ string, isReady bool) bool { return !isReady })
 		s.wakeHere(queues)

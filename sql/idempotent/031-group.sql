@@ -262,7 +262,7 @@ end
 $func$;
 
 -- Looks at groups of a queue in which slots became free, or events began to wait. is_ready says whether there may be something to claim now, vt is the
--- earliest vt of what was admitted.
+-- earliest vt of what was admitted; null: nothing was, or somebody else has some of the groups locked.
 create or replace function agent_private.look_at_groups(_queue text, _keys text[], out is_ready boolean, out vt timestamptz)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -287,6 +287,7 @@ begin
   if cardinality(_locked) < cardinality(_keys) then
     insert into agent_private.group_wake (queue, key) select _queue, k.key from unnest(_keys) as k (key) where k.key <> all (_locked);
     is_ready = true;
+    vt = null;
   end if;
 end
 $func$;
