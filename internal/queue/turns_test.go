@@ -331,6 +331,9 @@ func TestTurnsKeepOtherLimits(t *testing.T) {
 		b.limit(t, "q", `{"fair": true, "rate": {"limit": 1, "period": "1 hour", "burst": 2}}`)
 		ids := b.insertGrouped(t, "q", "a", "a", "a", "b", "", "")
 		b.wantClaimed(t, "q", "at first", ids[0], ids[3], ids[4], ids[1], ids[5])
+		if why := pgtest.Query[string](t, b.sql, `select coalesce(blocked_by ->> 'reason', 'nothing') from agent.list_groups('q', _group => 'a')`); why != "rate" {
+			t.Errorf("the group is blocked by %s", why)
+		}
 		b.exec(t, `update agent.event set vt = now() - interval '1 s' where id = any ($1)`, []int64{ids[0], ids[4]})
 		b.wantClaimed(t, "q", "after lost leases", ids[4]) // the group has no rate
 		b.release(t, ids[1])

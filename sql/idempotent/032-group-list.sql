@@ -117,7 +117,7 @@ begin
       select min(e.vt) into _until
       from
       ( select e.vt from agent.event e
-        where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 1 and e.vt > _now and (e.attempts = 0 or e.nacked_at is not null)
+        where e.queue = _queue and e.group_key = describe_groups.key and e.flow between 0 and 1 and e.vt > _now and (e.attempts = 0 or e.nacked_at is not null)
         limit _max_counted
       ) as e;
     end if;
@@ -362,7 +362,7 @@ begin
         and not exists (select from agent.event e where e.queue = _queue and e.group_key = g.key and e.flow <= 2 and e.vt <= _now)
         and exists
         ( select from agent.event e
-          where e.queue = _queue and e.group_key = g.key and e.flow = 1 and e.vt > _now and (e.attempts = 0 or e.nacked_at is not null)
+          where e.queue = _queue and e.group_key = g.key and e.flow between 0 and 1 and e.vt > _now and (e.attempts = 0 or e.nacked_at is not null)
         ) then 'rate'
       when _policy.flow_on_failed = 'block'
         and exists (select from agent_private.group_block b where b.queue = _queue and b.key = g.key and b.requeued_as is null) then 'order'
