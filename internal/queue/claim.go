@@ -110,8 +110,7 @@ type claim struct {
 	workers []string        // whom each event is claimed for, in order; nil: not said
 	tokens  []token         // of the receipts, by agent_service.claim_from_watermarks' slot
 	start   watermark.Start // where the scan begins
-	isOffer bool            // it goes along with an insert
-	follows bool            // it goes along with acks
+	isOffer bool            // it goes along with inserts or acks
 	found
 }
 
@@ -128,7 +127,7 @@ func (f *found) count() int { return len(f.events) + len(f.surplus) }
 
 // isLast reports whether it has taken all that could be claimed, as far as that shows.
 func (c *claim) isLast() bool {
-	return c.count() > 0 && c.count() < c.Limit && len(c.Types) == 0 && len(c.ExcludeIDs) == 0
+	return c.handedOver == 0 && c.count() > 0 && c.count() < c.Limit && len(c.Types) == 0 && len(c.ExcludeIDs) == 0
 }
 
 // newClaim returns the operation of a claim, which several callers may share.

@@ -290,6 +290,7 @@ func (d *dispatcher) waitOrOffer(served [][]*waiter, limit time.Duration) bool {
 		var offer *operation
 		if len(groups) == 1 {
 			offer = d.claimFor(groups[0])
+			offer.claim.isOffer = true
 		}
 		grouped := 0
 		for _, g := range groups {
@@ -376,13 +377,13 @@ func (d *dispatcher) answerLate() {
 }
 
 // noteHandovers notes in which queues a transaction has freed slots, and in which claims went along in vain.
-func (s *Service) noteHandovers(freed map[string]*time.Time, followers map[string]*operation) {
-	if len(freed)+len(followers) == 0 {
+func (s *Service) noteHandovers(freed map[string]*time.Time, offers map[string]*operation) {
+	if len(freed)+len(offers) == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for queue, op := range followers {
+	for queue, op := range offers {
 		if op.claim.count() == 0 {
 			delete(s.handsOver, queue)
 		}
@@ -425,7 +426,6 @@ func (s *Service) takeOffers(ops []*operation) (offers []*operation) {
 				continue
 			}
 			if offer := d.takeOffer(func(*claim) bool { return true }); offer != nil {
-				offer.claim.isOffer = true
 				offers = append(offers, offer)
 			}
 		}
@@ -441,7 +441,6 @@ func (s *Service) takeOffers(ops []*operation) (offers []*operation) {
 		}
 		// What gets a slot may be behind the watermark, and a claim without watermarks takes long where these are in use.
 		if offer := d.takeOffer(func(c *claim) bool { return c.start.Marks == nil }); offer != nil {
-			offer.claim.follows = true
 			offer.claim.start = watermark.Start{}
 			offers = append(offers, offer)
 		}

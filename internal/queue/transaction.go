@@ -25,8 +25,7 @@ type transaction struct {
 	svc         *Service
 	batch       *pgx.Batch
 	inserts     []pendingInsert
-	offers      map[string]*operation        // by queue: the claims that its inserts take along
-	followers   map[string]*operation        // by queue: the claims that its acks take along
+	offers      map[string]*operation        // by queue: the claims that its inserts and acks take along
 	readyQueues map[string]bool              // queues that get something claimable
 	later       map[string]bool              // queues that get something claimable later
 	lanes       map[watermark.Lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
@@ -63,8 +62,6 @@ func (tx *transaction) add(ops []*operation) {
 			op.claim.found = found{} // by a commit that failed
 			if op.claim.isOffer {
 				tx.offers[op.claim.Queue] = op
-			} else if op.claim.follows {
-				tx.followers[op.claim.Queue] = op
 			}
 		}
 	}
@@ -80,7 +77,7 @@ func (tx *transaction) add(ops []*operation) {
 // unknown whether it was. A committed result that cannot be read concerns its operation alone: see operation.err.
 func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) error {
 	tx := transaction{
-		svc: s, batch: new(pgx.Batch), offers: make(map[string]*operation), followers: make(map[string]*operation), readyQueues: make(map[string]bool), later: make(map[string]bool),
+		svc: s, batch: new(pgx.Batch), offers: make(map[string]*operation), readyQueues: make(map[string]bool), later: make(map[string]bool),
 		lanes: make(map[watermark.Lane]time.Time), counts: make(map[string]*Counters), freed: make(map[string]*time.Time), acked: make(map[executionKey]*executionSum),
 	}
 	if prologue := pool.Prologue(); prologue != "" {
@@ -166,13 +163,14 @@ func (tx *transaction) announce() {
 			if vt != nil {
 				s.watermarks.LowerQueue(queue, *vt)
 			}
-			queues[queue] = vt == nil || tx.followers[queue] == nil || !tx.followers[queue].claim.isLast()
+			if offer := tx.offers[queue]; vt == nil || offer == nil || !offer.claim.isLast() {
+				queues[queue] = true
+			}
 		}
-		maps.DeleteFunc(queues, func(_ string, isReady bool) bool { return !isReady })
 		s.wakeHere(queues)
 		s.notifier.add(queues)
 	}
-	s.noteHandovers(tx.freed, tx.followers)
+	s.noteHandovers(tx.freed, tx.offers)
 	for queue, op := range tx.offers {
 		if tx.later[queue] || op.claim.count() == op.claim.Limit {
 			s.notifier.add(map[string]bool{queue: true})
