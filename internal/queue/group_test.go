@@ -665,6 +665,12 @@ func TestAFailedEventBlocksItsGroup(t *testing.T) {
 	b.exec(t, `select agent.delete_event($1, $2)`, ids[1], receipt+"0123456789abcdef")
 	b.wantClaimed(t, "q", "when it is acked after all", ids[2])
 
+	// What is inserted once nothing is left is the next one, although nobody has removed yet what stood for the failures.
+	b.exec(t, `select agent.delete_events(array_agg(id)) from agent.event where queue = 'q'`)
+	b.wantClaimed(t, "q", "of an empty queue")
+	ids = b.insertEvents(t, queue.InsertParams{Queue: "q", Group: "a"}, queue.InsertParams{Queue: "q", Group: "a"})
+	b.wantClaimed(t, "q", "after all failures were made good", ids[0])
+
 	// Cancelled events block nothing, nor do those that expire before anybody has claimed them.
 	b.exec(t, `select agent.delete_events(array_agg(id)) from agent.event where queue = 'q'`)
 	ids = b.insertGrouped(t, "q", "c", "c", "c", "c")

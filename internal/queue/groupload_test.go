@@ -473,12 +473,17 @@ func runGroupLoad(t *testing.T, events int, breakage ...string) []string {
 	}
 	close(l.stop)
 	l.posts.Wait()
-	if _, err := l.sql.Exec(t.Context(), `
-		insert into group_check.change select clock_timestamp(), queue, key, 'resume', null from agent.queue_group where queue = 'held' and (paused or held_until is not null);
-		select agent.delete_group(queue, key) from agent.queue_group where queue = 'held' and (paused or held_until is not null);
-		insert into group_check.change values (clock_timestamp(), 'changing', null, 'before', '{"concurrency": 4}');
-		select agent.put_queue('changing', '{"max_attempts": 1000, "flow": {"concurrency": 4}}')`); err != nil {
-		l.fault("ending the pauses: %v", err)
+	for _, statement := range []string{ // each in a transaction of its own: each waits for events that others have locked
+		`insert into group_check.change select clock_timestamp(), queue, key, 'resume', null from agent.queue_group where queue = 'held' and (paused or held_until is not null)`,
+		`select agent.delete_group('held', 'g0')`,
+		`select agent.delete_group('held', 'g1')`,
+		`select agent.delete_group('held', 'g2')`,
+		`insert into group_check.change values (clock_timestamp(), 'changing', null, 'before', '{"concurrency": 4}')`,
+		`select agent.put_queue('changing', '{"max_attempts": 1000, "flow": {"concurrency": 4}}')`,
+	} {
+		if _, err := l.sql.Exec(t.Context(), statement); err != nil {
+			l.fault("ending the pauses: %v", err)
+		}
 	}
 	left, before, since := int64(-1), int64(-1), time.Now()
 	for left != 0 && time.Since(since) < 20*time.Second {

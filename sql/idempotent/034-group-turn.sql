@@ -383,7 +383,7 @@ begin
         when (select true from agent_private.group_wake w where w.queue = l.queue and w.key = l.key and w.hold_until > _now limit 1) then 0
         when q.flow_order then case
           when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key limit 1) then 0
-          when q.flow_on_failed = 'block' and (select true from agent_private.group_block b where b.queue = l.queue and b.key = l.key limit 1) then 0
+          when q.flow_on_failed = 'block' and (select true from agent_private.group_block b where b.queue = l.queue and b.key = l.key and b.requeued_as is null limit 1) then 0
           when q.flow_paced then 0
           else 1
         end
