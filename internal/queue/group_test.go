@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -299,6 +300,46 @@ func TestThePolicyOfAQueueHasItsLimits(t *testing.T) {
 	var invalid *queue.InvalidError
 	if _, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Flow: &queue.Flow{Total: new(0)}}, queue.Precondition{}); !errors.As(err, &invalid) || invalid.Field != "flow/total" {
 		t.Errorf("a total of zero: %v", err)
+	}
+}
+
+func TestEventsUnderKeysGetTheirTurnsAsTheyAreInserted(t *testing.T) {
+	t.Parallel()
+	for name, flow := range map[string]string{
+		"none": `null`, "concurrency": `{"concurrency": 2}`, "order": `{"order": true}`, "rate": `{"rate": {"limit": 1, "period": "1 h", "burst": 2}}`,
+		"fair": `{"fair": true}`, "order in turns": `{"fair": true, "order": true}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			var states [2]string
+			for i, q := range []string{"without", "with"} {
+				b.limit(t, q, flow)
+				var events []queue.InsertParams
+				for j, group := range []string{"a", "a", "b", "a", ""} {
+					events = append(events, queue.InsertParams{Queue: q, Group: group})
+					if q == "with" && j != 1 { // one has none
+						events[j].IdempotencyKey = fmt.Sprint(j)
+					}
+				}
+				b.insertEvents(t, events...)
+				states[i] = pgtest.Query[string](t, b.sql, `
+					select string_agg(concat_ws(' ', agent_private.event_state(e, clock_timestamp()), e.flow, (e.flow_version is not null)::text), ', ' order by e.id) from agent.event e where e.queue = $1`, q)
+				if wakes := pgtest.Query[int64](t, b.sql, `select count(*) from agent_private.group_wake where queue = $1 and key <> ''`, q); wakes > 0 {
+					t.Errorf("%s keys, %d wakes of groups are left", q, wakes)
+				}
+				if q == "with" { // the second time, nothing comes
+					before := pgtest.Query[int64](t, b.sql, `select count(*) from agent.event`)
+					b.insertEvents(t, events[0], events[2])
+					if after := pgtest.Query[int64](t, b.sql, `select count(*) from agent.event`); after != before {
+						t.Errorf("%d events after a repetition, before %d", after, before)
+					}
+				}
+			}
+			if states[0] != states[1] || !strings.Contains(states[1], "ready") {
+				t.Errorf("with keys they are %s, without %s", states[1], states[0])
+			}
+		})
 	}
 }
 

@@ -157,6 +157,7 @@ func (l *groupLoad) post(random *rand.Rand) func(context.Context, *pgx.Conn) err
 				}
 				isDirect := random.IntN(3) > 0
 				once := random.Int64()
+				hasKeys := random.IntN(3) == 0
 				var events, options []string
 				var delays []*string
 				for range n {
@@ -171,7 +172,11 @@ func (l *groupLoad) post(random *rand.Rand) func(context.Context, *pgx.Conn) err
 					if random.IntN(20) == 0 && !q.order {
 						delay = new(fmt.Sprintf("%d ms", random.IntN(500)))
 					}
-					events, options, delays = append(events, `{}`), append(options, fmt.Sprintf(`{"group": %s, "type": "t%d"}`, group, random.IntN(3))), append(delays, delay)
+					key := ""
+					if hasKeys {
+						key = fmt.Sprintf(`, "key": "k%d"`, random.Int64())
+					}
+					events, options, delays = append(events, `{}`), append(options, fmt.Sprintf(`{"group": %s, "type": "t%d"%s}`, group, random.IntN(3), key)), append(delays, delay)
 				}
 				insert := `select count(*) from agent_service.insert_and_claim_events($1::jsonb[], array_fill($2::text, array[$3::int4]), $4::interval[], null, _options => $5::jsonb[])`
 				if !isDirect { // each leaves a wake

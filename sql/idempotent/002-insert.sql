@@ -136,7 +136,7 @@ begin
       _option = _option || jsonb_build_object('meta', _meta);
     end if;
     select a.id into strict _id
-    from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null) a;
+    from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null, _admits => false) a;
   else
     if _delay is null and _vt is null or _group is null then
       select q.delay, q.group_from, q.flow_fair into _policy from agent.queue q where q.name = coalesce(_queue, 'default');
@@ -535,7 +535,6 @@ begin
   return array
   ( select case
       when p.flow_total is not null or p.flow_paced and n.option ? 'group' or n.option ->> 'group' is distinct from n.requested ->> 'group' then null
-      when p.flow_version is not null and n.option ? 'group' and exists (select from unnest(_options) as o (option) where o.option ? 'key') then null
       when p.paused or n.delay is null and p.delay > interval '0' or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
       when n.lease = interval '0' then coalesce(agent_private.bounded_lease(p.invisible_for), interval '10 minutes')
       else n.lease
@@ -672,6 +671,8 @@ $func$;
 -- insert_and_claim_events for batches in which some events have a key. Of the events with the same key and queue, one is inserted: the first one, or the last that replaces or supersedes. The
 -- others get its id if they say the same, replace or supersede, or have on_duplicate 'first', else QD005 is raised. A second call with a key waits until the first has committed.
 --
+-- With _admits, events of groups are admitted at once, see insert_grouped_events, unless some take the place of others, in their place; else they leave wakes, so that their groups are not locked.
+--
 -- Its plans must not depend on statistics: keys are looked up one by one in their index, where a young table would be read as a whole, and the rows of a batch are joined by
 -- hashes, where a loop would compare each with each.
 create or replace function agent_private.insert_keyed_events
@@ -684,6 +685,7 @@ create or replace function agent_private.insert_keyed_events
 , _options jsonb[]
 , _key_retention interval
 , _hashes bytea[]
+, _admits boolean default true
 )
 returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
@@ -716,6 +718,9 @@ declare
   _placed_ids int8[];      -- under which they are inserted, and when the first ones under these were; null: they have ids of their own
   _placed_at timestamptz[];
   _kept_at timestamptz[];
+  _groups text[];          -- of the events that are inserted
+  _flows int2[];           -- see admit_new_events
+  _versions int8[];
 begin
   if not coalesce(_key_retention > interval '0', false) or exists
   ( select from unnest(_options) as o (option)
@@ -824,23 +829,32 @@ begin
       using errcode = 'QD005', column = 'key', detail = 'stands for another event';
   end if;
 
+  if _admits and exists (select from unnest(_resolved_options) as o (option) where o.option ? 'group') and (select bool_and(k.at is null) from unnest(_kept_at) as k (at)) is not false then
+    _groups = array
+    ( select case when n.key is null or n.id = any (_made_ids) then n.option ->> 'group' end
+      from unnest(_new_ids, _keys, _resolved_options) with ordinality as n (id, key, option, ord)
+      order by n.ord
+    );
+    select a.flows, a.versions into strict _flows, _versions from agent_private.admit_new_events(_queues, _groups, _resolved_delays, _resolved_vts, _resolved_options) a;
+    _now = clock_timestamp();
+  end if;
   return query
   with added as
   ( insert into agent.event overriding system value
     select e.*
     from
     ( select n.*
-      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _resolved_vts, _leases, _workers, _resolved_options, _hashes) with ordinality
-        as n (id, event, queue, key, delay, vt, lease, worker, option, hash, ord)
+      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _resolved_vts, _leases, _workers, _resolved_options, _hashes, _flows, _versions) with ordinality
+        as n (id, event, queue, key, delay, vt, lease, worker, option, hash, flow, version, ord)
       left join unnest(_made_ids) as m (id) on m.id = n.id
       where n.key is null or m.id is not null
       order by n.ord
     ) as n
     cross join lateral agent_private.new_event
-    ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
+    ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, case when n.flow = 1 or n.option ->> 'group' is null then n.lease end, n.worker
     , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
     , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
-    , _group => n.option ->> 'group'
+    , _group => n.option ->> 'group', _flow => n.flow, _flow_version => n.version
     ) as e
     returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, case when attempts > 0 then meta end
   )
@@ -854,6 +868,7 @@ begin
   if _is_replacing then
     update agent.event e set enqueued_at = k.at from unnest(_new_ids, _kept_at) as k (id, at) where e.id = any (_new_ids) and e.id = k.id and k.at is not null;
   end if;
+  perform agent_private.admit_inserted_events(_queues, _groups, _flows);
 end
 $func$;
 

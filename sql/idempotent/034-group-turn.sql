@@ -291,51 +291,35 @@ set enable_bitmapscan to off
 as $func$
 #variable_conflict use_column
 declare
-  _now timestamptz = clock_timestamp();
-  _keys text[];
-  _is_limited boolean[]; -- needs a turn
+  _now timestamptz;
+  _groups text[] = array(select n.option ->> 'group' from unnest(_events, _options) with ordinality as n (event, option, ord) order by n.ord);
   _flows int2[];
   _versions int8[];
 begin
-  select array_agg(n.option ->> 'group' order by n.ord), array_agg(n.option ->> 'group' is not null and q.name is not null order by n.ord)
-  into _keys, _is_limited
-  from unnest(_events, _queues, _options) with ordinality as n (event, queue, option, ord)
-  left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_version is not null;
-  if true = any (_is_limited) then
-    select a.flows, a.versions into strict _flows, _versions
-    from agent_private.admit_new_events(_queues, _keys, _is_limited, _delays, _vts, _options) a;
-    _now = clock_timestamp();
-  end if;
-
+  select a.flows, a.versions into strict _flows, _versions from agent_private.admit_new_events(_queues, _groups, _delays, _vts, _options) a;
+  _now = clock_timestamp();
   return query
   insert into agent.event overriding user value -- the ids are the sequence's
   select e.*
-  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes, _keys, _is_limited, _flows, _versions) with ordinality
-    as n (event, queue, delay, vt, lease, worker, option, hash, key, is_limited, flow, version, ord)
+  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes, _groups, _flows, _versions) with ordinality
+    as n (event, queue, delay, vt, lease, worker, option, hash, group_key, flow, version, ord)
   cross join lateral agent_private.new_event
-  ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, case when n.flow = 1 or not n.is_limited then n.lease end, n.worker
+  ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, case when n.flow = 1 or n.group_key is null then n.lease end, n.worker
   , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
   , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
-  , _group => n.key, _flow => case when n.is_limited then n.flow when n.key is not null then 1::int2 end, _flow_version => n.version
+  , _group => n.group_key, _flow => n.flow, _flow_version => n.version
   ) as e
   order by n.ord
   returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
-  if 3 = any (_flows) and exists (select from agent.queue q where q.flow_paced) then -- they have their turns when claims conform
-    perform agent_private.admit_paced_events(q.name, array_agg(distinct n.key))
-    from unnest(_queues, _keys, _flows) as n (queue, key, flow)
-    join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_paced
-    where n.flow = 3
-    group by q.name;
-  end if;
+  perform agent_private.admit_inserted_events(_queues, _groups, _flows);
 end
 $func$;
 
--- What events that need a turn are as they are inserted, in their order: flow is 1 for those that are admitted, with the version of the limits; 3 for those that wait in a group which
--- is locked from now on; null for those that leave a wake, see enter_group.
+-- What the events of these groups are as they are inserted, in their order: flow is 1 for those that are admitted, with the version of the limits, or none where groups need no turn; 3 for those
+-- that wait in a group which is locked from now on: admit_inserted_events is to be called for them; null for those without a group, and those that leave a wake, see enter_group.
 create or replace function agent_private.admit_new_events
 ( _queues text[]
-, _keys text[]
-, _is_limited boolean[]
+, _groups text[]
 , _delays interval[]
 , _vts timestamptz[]
 , _options jsonb[]
@@ -359,11 +343,22 @@ declare
   _locked_queues text[] = '{}';
   _locked_keys text[] = '{}';
   _locked text[];
+  _is_limited boolean[]; -- needs a turn
   _ordered text[]; -- the queues in which groups are in order
 begin
+  _is_limited = array
+  ( select n.key is not null and q.name is not null
+    from unnest(_groups, _queues) with ordinality as n (key, queue, ord)
+    left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_version is not null
+    order by n.ord
+  );
+  if true <> all (_is_limited) then
+    flows = array(select case when n.key is not null then 1 end::int2 from unnest(_groups) with ordinality as n (key, ord) order by n.ord);
+    return;
+  end if;
   for _queue, _of in
     select coalesce(n.queue, 'default'), array_agg(distinct n.key)
-    from unnest(_queues, _keys, _is_limited) as n (queue, key, is_limited)
+    from unnest(_queues, _groups, _is_limited) as n (queue, key, is_limited)
     where n.is_limited
     group by 1
     order by 1
@@ -387,7 +382,7 @@ begin
           when q.flow_paced then 0
           else 1
         end
-        when q.flow_paced then 0 -- insert_grouped_events sees to these
+        when q.flow_paced then 0 -- admit_inserted_events sees to these
         when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow = 3 limit 1) then 0
         when m.most is null then 1000000
         else m.most - (select count(*) from (select from agent.event e where e.queue = l.queue and e.group_key = l.key and e.flow <= 2 limit m.most) as e)
@@ -403,12 +398,29 @@ begin
       ( partition by n.queue, n.key, n.is_limited, coalesce(n.delay > interval '0' or n.vt > _now, false)
         order by case when coalesce(n.queue, 'default') = any (_ordered) then 0 else coalesce((n.option ->> 'priority')::int4, 0) end, n.ord
       ) as nth
-    from unnest(_queues, _keys, _is_limited, _delays, _vts, _options) with ordinality as n (queue, key, is_limited, delay, vt, option, ord)
+    from unnest(_queues, _groups, _is_limited, _delays, _vts, _options) with ordinality as n (queue, key, is_limited, delay, vt, option, ord)
   )
-  select array_agg(case when n.is_delayed or not n.is_limited or r.key is null then null when n.nth <= r.free then 1 else 3 end::int2 order by n.ord)
+  select array_agg(case when n.key is not null and not n.is_limited then 1 when n.is_delayed or r.key is null then null when n.nth <= r.free then 1 else 3 end::int2 order by n.ord)
   , array_agg(case when not n.is_delayed and n.is_limited and n.nth <= r.free then r.flow_version end order by n.ord)
   into flows, versions
   from new n
   left join room r on r.queue = n.queue and r.key = n.key;
+end
+$func$;
+
+-- To be called after events have been inserted as admit_new_events says: those that are claimed by a rate, or in turns, have their turns then.
+create or replace function agent_private.admit_inserted_events(_queues text[], _groups text[], _flows int2[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if 3 = any (_flows) and exists (select from agent.queue q where q.flow_paced) then
+    perform agent_private.admit_paced_events(q.name, array_agg(distinct n.key))
+    from unnest(_queues, _groups, _flows) as n (queue, key, flow)
+    join agent.queue q on q.name = coalesce(n.queue, 'default') and q.flow_paced
+    where n.flow = 3
+    group by q.name;
+  end if;
 end
 $func$;
