@@ -86,6 +86,37 @@ func TestEventsWaitForTheCellThatTheirQueueIsPlacedOn(t *testing.T) {
 	}
 }
 
+// Limits that are left here from a time before the placement do not hold up what waits to be brought away.
+func TestLimitsOfAQueueThatIsPlacedElsewhereHoldUpNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s, conn := open(t, db, 0), pgtest.Connect(t, db.URL)
+	for _, flow := range []string{`{"order": true}`, `{"concurrency": 1, "rate": {"limit": 1, "period": "1 h"}}`, `{"fair": true}`} {
+		queue := fmt.Sprintf("q%d", len(flow))
+		if _, err := conn.Exec(t.Context(), `select agent.put_queue($1, jsonb_build_object('flow', $2::jsonb))`, queue, flow); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 3 { // as deliveries and occurrences are: inserted first
+			if _, err := conn.Exec(t.Context(), `select agent.insert_event(jsonb_build_object('n', $2::int), $1, _group => 'g')`, queue, n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		place(t, s, queue, 3)
+		if _, err := conn.Exec(t.Context(), `select agent_private.forward_events(array_agg(id)) from agent.event where queue = $1`, queue); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 3 {
+			insertOfSource(t, conn, queue, 10+n, `,"group":"g"`)
+			insertOfSource(t, conn, queue, 20+n, fmt.Sprintf(`,"group":"g","key":"%d"`, n))
+		}
+		if got := pgtest.Query[string](t, conn, `
+			select concat_ws(' ', count(*), count(*) filter (where queue = 'queued.forward.3' and vt <= clock_timestamp() and turn_vt is null and publication #> '{forward,vt}' is null)) from agent.event
+			where publication #>> '{forward,queue}' = $1`, queue); got != "9 9" {
+			t.Errorf("of a queue with %s there are, and can be brought away: %s", flow, got)
+		}
+	}
+}
+
 func TestForwardedEventIsInsertedOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -27,15 +27,18 @@ set search_path to pg_catalog, pg_temp
 as $func$
 declare
   _queue text = agent_private.forward_queue(_event.queue, coalesce(_event.key, _event.id::text));
+  _vt timestamptz = coalesce(_event.turn_vt, _event.vt); -- its turn comes where it is brought
 begin
   if _queue is not null then
     _event.publication = coalesce(_event.publication, '{}') || jsonb_build_object('forward', jsonb_strip_nulls(jsonb_build_object
-    ( 'queue', _event.queue, 'vt', case when _event.vt > now() then _event.vt at time zone 'UTC' end, 'max_attempts', _event.max_attempts
+    ( 'queue', _event.queue, 'vt', case when _vt > now() then _vt at time zone 'UTC' end, 'max_attempts', _event.max_attempts
     )));
     _event.queue = _queue;
     _event.vt = now();
     _event.due_at = null;
     _event.max_attempts = 2147483647;
+    _event.flow = null;
+    _event.flow_version = null;
   end if;
   return _event;
 end

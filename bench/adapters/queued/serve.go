@@ -9,6 +9,8 @@ import (
 	"io"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -23,7 +25,8 @@ type server struct {
 
 // environOf is the environment of queued: that of this program, and what the harness says in other words.
 func environOf(cfg settings) []string {
-	environ := append(append([]string{}, cfg.environ...),
+	own := func(variable string) bool { return strings.HasPrefix(variable, "QUEUED_BENCH_") } // queued would warn of it
+	environ := append(slices.DeleteFunc(slices.Clone(cfg.environ), own),
 		"QUEUED_DATABASE_URL="+cfg.databaseURL, "QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json", "QUEUED_SHUTDOWN_TIMEOUT=1s")
 	if cfg.maxConns != "" {
 		environ = append(environ, "QUEUED_MAX_CONNS="+cfg.maxConns)
