@@ -23,6 +23,16 @@ var futureEventsLeft = build{name: "events whose vt is in the future of the new 
 	"record_server", "if _highest > _now then", "if false then",
 }}}
 
+// turnsLeftInFuture is one that has groups take turns by when they were served, by whatever clock.
+var turnsLeftInFuture = build{name: "groups that were served in the future", sql: []edit{{
+	"admit_paced_events", "case when l.served_at > _latest then _latest else l.served_at end", "l.served_at",
+}}}
+
+// limitedFlows are limits of queues whose groups go on when the clock is set back, by the names of the queues.
+var limitedFlows = map[string]string{
+	"concurrency": `{"concurrency":1}`, "order": `{"order":true}`, "fair": `{"fair":true,"concurrency":1}`, "rate": `{"concurrency":1,"rate":{"limit":1000,"period":"1s"}}`,
+}
+
 // fakeClock is the environment of a server whose clock is offset.
 func fakeClock(t *testing.T, off string) []string {
 	t.Helper()
@@ -144,6 +154,22 @@ func setBack(t *testing.T, b build, l *ledger, _ int) {
 	b.breakDatabase(t, server)
 	const waiting = 20
 	q.send(http.MethodPost, "/events/batch", `{"events":[`+strings.TrimSuffix(strings.Repeat(`{"event":{},"queue":"waiting"},`, waiting), ",")+`]}`)
+	const grouped = 6
+	work := func(queue string) bool { // one event
+		var claim struct{ Events []lease }
+		_, body := other.post("/claim", `{"queue":"`+queue+`","wait":"1s"}`)
+		if json.Unmarshal([]byte(body), &claim) != nil || len(claim.Events) == 0 {
+			return false
+		}
+		status, _ := other.post(fmt.Sprintf("/events/%d/ack", claim.Events[0].ID), fmt.Sprintf(`{"receipt":%q}`, claim.Events[0].Receipt))
+		return status == http.StatusOK
+	}
+	for queue, flow := range limitedFlows {
+		q.send(http.MethodPut, "/queues/"+queue, `{"flow":`+flow+`}`)
+		q.send(http.MethodPost, "/events/batch", `{"events":[`+strings.TrimSuffix(strings.Repeat(`{"event":{},"queue":"`+queue+`","group":"g"},`, grouped), ",")+`]}`)
+		await(t, "the group is served", func() bool { return work(queue) })
+		await(t, "the group is served again", func() bool { return work(queue) })
+	}
 	before := query[time.Time](t, server.AdminURL(), `select clock_timestamp()`)
 	await(t, "the clock is recorded", func() bool {
 		return query[bool](t, server.AdminURL(), `select s.clock >= $1 from agent.server s`, before)
@@ -168,6 +194,17 @@ func setBack(t *testing.T, b build, l *ledger, _ int) {
 		}
 	}
 	t.Logf("%d ready events were claimed %v after the clock was set back", got, time.Since(began))
+	for queue := range limitedFlows {
+		done, since := 0, time.Now()
+		for done < grouped-2 && time.Since(since) < recoveryLimit {
+			if work(queue) {
+				done, since = done+1, time.Now()
+			}
+		}
+		if done < grouped-2 {
+			l.violated("%d of %d events of a group with %s were claimed after the clock was set back", done, grouped-2, queue)
+		}
+	}
 	if !l.clean() {
 		return
 	}
@@ -212,6 +249,12 @@ func TestBrokenBuildWithEventsLeftInFutureIsCaughtByAClockSetBack(t *testing.T) 
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, setBack, futureEventsLeft, 1)
+}
+
+func TestBrokenBuildWithTurnsLeftInFutureIsCaughtByAClockSetBack(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, setBack, turnsLeftInFuture, 1)
 }
 
 func claimHeld(t *testing.T, c *client, limit int) []*lease {

@@ -50,7 +50,7 @@ func TestBrokenBuildsCanBeMade(t *testing.T) {
 	}
 	for _, b := range []build{
 		ackUnfenced, answerBeforeCommit, commitLocal, longConnectTimeout, sequencesNotAdvanced, cancelledWaitCommits, transactionResent,
-		watermarksUnchecked, futureEventsLeft, noHeaderTimeout, migrationUnlocked, lockTimeoutLeft, unboundedPending, headNotHeld, logNotAdvanced, publishedBeforeCommit,
+		watermarksUnchecked, futureEventsLeft, turnsLeftInFuture, noHeaderTimeout, migrationUnlocked, lockTimeoutLeft, unboundedPending, headNotHeld, logNotAdvanced, publishedBeforeCommit,
 		deliveriesUnbounded, scanRemembered, lostAnswerIsFailure, insertsRepeated, keysFollowAtOnce, formerForgotten, groupsUnlocked, slotsFreedByTime, claimsUncounted,
 	} {
 		for _, e := range b.edits {

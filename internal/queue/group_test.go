@@ -343,6 +343,41 @@ func TestEventsUnderKeysGetTheirTurnsAsTheyAreInserted(t *testing.T) {
 	}
 }
 
+// The database remembers times that are an hour later than it is, as after its server's clock was set back.
+func TestTurnsComeWhenTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	for name, flow := range map[string]string{
+		"concurrency": `{"concurrency": 1}`, "order": `{"order": true}`, "fair": `{"fair": true, "concurrency": 1}`, "rate": `{"concurrency": 1, "rate": {"limit": 1000, "period": "1 s", "burst": 2}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", flow)
+			ids := b.insertGrouped(t, "q", "a", "a", "a", "a", "a")
+			for _, id := range ids[:2] { // so that it is known when the group was served
+				b.wantClaimed(t, "q", "before", id)
+				b.exec(t, `select agent.delete_event($1)`, id)
+			}
+			b.exec(t, `
+				update agent.event set turn_vt = turn_vt + interval '1 hour' where turn_vt is not null;
+				update agent.event set vt = vt + interval '1 hour' where vt < agent_private.no_turn();
+				update agent.queue_group set served_at = served_at + interval '1 hour', tat = tat + interval '1 hour', last_claim = last_claim + interval '1 hour';
+				update agent.server set clock = clock_timestamp() + interval '1 hour 1 minute'`)
+			b.exec(t, `select agent_service.record_server()`)
+			for _, id := range ids[2:] {
+				claimed := b.claimSQL(t, "q")
+				for limit := time.Now().Add(10 * time.Second); len(claimed) == 0 && time.Now().Before(limit); claimed = b.claimSQL(t, "q") { // a rate takes its time
+					time.Sleep(time.Millisecond) //nolint:forbidigo // until the group has its turn
+				}
+				if !slices.Equal(claimed, []int64{id}) {
+					t.Fatalf("claimed %v, want %d: %s", claimed, id, pgtest.Query[string](t, b.sql, `select json_agg(to_jsonb(e))::text from agent.event e`))
+				}
+				b.exec(t, `select agent.delete_event($1)`, id)
+			}
+		})
+	}
+}
+
 func TestAClaimOfSomeTypesDoesNotStandStillForOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

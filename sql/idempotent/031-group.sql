@@ -24,6 +24,8 @@
 -- own if that is later; flow is 0 then, and -1 once it is claimed. Claims take what is admitted by vt, whatever its priority, from an index of its own. Events without a group are in one of their own there, which has no
 -- other limits: its key is '', and nobody else sees it.
 --
+-- What waits was due when it began to, and is due, whatever the clock shows: it may have been set back.
+--
 -- The lateral subqueries keep the planner from searching by the queue alone, as it does while a table seems empty.
 
 -- The vt of an event that waits for its turn. What an event has as its vt is the earliest time at which it can be claimed, and for these nobody knows it. Inlined,
@@ -214,7 +216,8 @@ begin
     )
     , taken as
     ( update agent.event e
-      set flow = 1, flow_version = _version, vt = e.turn_vt, turn_vt = null, admitted_at = case when e.turn_vt <= _now then _now end -- else its vt is its own, see withdraw_turns
+      set flow = 1, flow_version = _version, vt = case when e.flow = 3 then least(e.turn_vt, _now) else e.turn_vt end, turn_vt = null
+        , admitted_at = case when e.flow = 3 or e.turn_vt <= _now then _now end -- else its vt is its own, see withdraw_turns
       from (select e.ctid from chosen c join agent.event e on e.id = c.id and e.flow > 2 for update of e skip locked) as l (place)
       where e.ctid = l.place
       returning e.vt
@@ -247,7 +250,7 @@ begin
     )
     , taken as
     ( update agent.event e
-      set flow = 1, flow_version = _version, vt = e.turn_vt, turn_vt = null, admitted_at = _now
+      set flow = 1, flow_version = _version, vt = least(e.turn_vt, _now), turn_vt = null, admitted_at = _now
       from (select e.ctid from chosen c join agent.event e on e.id = c.id and e.flow = 3 for update of e skip locked) as l (place)
       where e.ctid = l.place
       returning e.vt

@@ -35,6 +35,7 @@ declare
   _limit int4;
   _period interval;
   _burst int4;
+  _latest timestamptz = clock_timestamp() + interval '20 ms'; -- that a group can have been served, but for a clock that was set back: places within a claim are microseconds
   _chosen int8;
   _put_off int8;
 begin
@@ -93,7 +94,8 @@ begin
     ) as r (step, burst)
   )
   , room as materialized
-  ( select l.key, l.step, l.burst, l.unclaimed, l.has_spent, l.last_claim, l.served_at, row_number() over (order by l.served_at) as place
+  ( select l.key, l.step, l.burst, l.unclaimed, l.has_spent, l.last_claim, case when l.served_at > _latest then _latest else l.served_at end as served_at
+    , row_number() over (order by l.served_at) as place
     -- What was released was not claimed, if nothing was claimed later: else the tokens are not what they would have been.
     , l.tat - coalesce((select -sum(s.claims) from spent s where s.key = l.key and s.claims < 0 and s.at >= l.last_claim), 0) * l.step as tat
     , case when l.is_held then 0 else least(l.most - l.claimed, l.burst, case when _is_fair then greatest((_wanted + cardinality(_locked) - 1) / cardinality(_locked), 1) when l.burst is null then coalesce(l.most, 1000) end) - l.unclaimed end as free
@@ -148,7 +150,7 @@ begin
   , taken as
   ( update agent.event e
     set flow = case when _is_fair then 0 else 1 end, flow_version = _version, turn_vt = null, admitted_at = _now
-      , vt = greatest(case when _is_fair and e.attempts > 0 then coalesce(l.served_at, e.turn_vt) else greatest(e.turn_vt, l.served_at) end, l.turn)
+      , vt = greatest(case when _is_fair and e.attempts > 0 then coalesce(l.served_at, least(e.turn_vt, _now)) else greatest(least(e.turn_vt, _now), l.served_at) end, l.turn)
     from
     ( select e.ctid, c.turn, c.served_at
       from chosen c

@@ -246,7 +246,7 @@ begin
     set flow = 3, flow_version = null, turn_vt = e.vt, vt = agent_private.no_turn(), admitted_at = null
     where e.id = any (_unwanted);
     update agent.event e
-    set flow = case when _is_fair then 0 else 1 end, flow_version = _version, vt = case when _is_fair then _turn else greatest(e.turn_vt, _turn) end, turn_vt = null, admitted_at = _now
+    set flow = case when _is_fair then 0 else 1 end, flow_version = _version, vt = case when _is_fair then _turn else greatest(least(e.turn_vt, _now), _turn) end, turn_vt = null, admitted_at = _now
     where e.id = any (_wanted);
     _traded = _traded + cardinality(_wanted);
   end loop;
