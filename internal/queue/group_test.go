@@ -769,6 +769,24 @@ func TestAFailedEventBlocksItsGroup(t *testing.T) {
 	if left := pgtest.Query[int64](t, b.sql, `select count(*) from agent_private.group_block`); left != 0 {
 		t.Errorf("%d blocks are left", left)
 	}
+
+	// The same while an event is inserted: who ends the block does not see it.
+	b.limit(t, "q", `{"order": true, "on_failed": "block"}`)
+	b.exec(t, `select agent.nack_event($1, null, _final => true)`, ids[0])
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last int64
+	if err := tx.QueryRow(t.Context(), `select id from agent.insert_events(array['{}']::jsonb[], array['q'], _options => array['{"group": "c"}']::jsonb[])`).Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	b.limit(t, "q", `{"order": true}`)
+	b.wantClaimed(t, "q", "before the insert is committed")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.wantClaimed(t, "q", "when the failures that block no more were while it was inserted", last)
 }
 
 // holdsUntil returns until when a group is held, as its row has it, or a wake.

@@ -378,7 +378,7 @@ begin
         when (select true from agent_private.group_wake w where w.queue = l.queue and w.key = l.key and w.hold_until > _now limit 1) then 0
         when q.flow_order then case
           when (select true from agent.event e where e.queue = l.queue and e.group_key = l.key limit 1) then 0
-          when q.flow_on_failed = 'block' and (select true from agent_private.group_block b where b.queue = l.queue and b.key = l.key and b.requeued_as is null limit 1) then 0
+          when q.flow_on_failed = 'block' and (select true from agent_private.group_block b where b.queue = l.queue and b.key = l.key and b.requeued_as is null limit 1) then -1 -- stopped, also if another policy ends that before this is committed: a wake sees to it
           when q.flow_paced then 0
           else 1
         end
@@ -400,7 +400,7 @@ begin
       ) as nth
     from unnest(_queues, _groups, _is_limited, _delays, _vts, _options) with ordinality as n (queue, key, is_limited, delay, vt, option, ord)
   )
-  select array_agg(case when n.key is not null and not n.is_limited then 1 when n.is_delayed or r.key is null then null when n.nth <= r.free then 1 else 3 end::int2 order by n.ord)
+  select array_agg(case when n.key is not null and not n.is_limited then 1 when n.is_delayed or r.key is null or r.free < 0 then null when n.nth <= r.free then 1 else 3 end::int2 order by n.ord)
   , array_agg(case when not n.is_delayed and n.is_limited and n.nth <= r.free then r.flow_version end order by n.ord)
   into flows, versions
   from new n
