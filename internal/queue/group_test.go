@@ -789,6 +789,44 @@ func TestAFailedEventBlocksItsGroup(t *testing.T) {
 	b.wantClaimed(t, "q", "when the failures that block no more were while it was inserted", last)
 }
 
+// Upkeep ends the turns of a queue in which nothing is limited any more; what others have just set counts, although nobody else sees it yet.
+func TestUpkeepEndsNoTurnsThatAreNeededAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set    string
+		events int
+		want   []int64
+	}{
+		"a pause": {`select agent.put_group('q', 'a', '{"paused": true}')`, 1, nil},
+		"a hold":  {`select agent_private.hold_group('q', 'a', now() + interval '1 hour')`, 1, nil},
+		"a rate":  {`select agent.put_group('q', 'a', '{"rate": {"limit": 1, "period": "1 h"}}')`, 2, []int64{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.exec(t, `insert into agent.queue (name, flow_version, flow_paced) values ('q', 7, true), ('other', 7, true)`) // as limits that are gone have left them
+			tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), c.set); err != nil {
+				t.Fatal(err)
+			}
+			b.exec(t, `select agent_service.prune_groups('', '')`)
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for range c.events {
+				b.insertGrouped(t, "q", "a")
+			}
+			b.wantClaimed(t, "q", "after the commit", c.want...)
+			if left := pgtest.Query[string](t, b.sql, `select string_agg(name, ' ') from agent.queue where flow_version is not null or flow_paced`); left != "q" {
+				t.Errorf("turns are needed in %s", left)
+			}
+		})
+	}
+}
+
 // holdsUntil returns until when a group is held, as its row has it, or a wake.
 func (b env) holdsUntil(t *testing.T, group string) (until *time.Time) {
 	t.Helper()

@@ -73,7 +73,6 @@ begin
   _row.flow_order = coalesce((_flow ->> 'order')::boolean, false);
   select r.rate_limit, r.rate_period, r.rate_burst into _row.flow_rate_limit, _row.flow_rate_period, _row.flow_rate_burst from agent_private.read_rate('flow/rate', _flow -> 'rate') r;
   _row.flow_fair = coalesce((_flow ->> 'fair')::boolean, false);
-  _row.flow_paced = _row.flow_fair or _row.flow_rate_limit is not null or exists (select from agent.queue_group g where g.queue = _name and g.rate_limit is not null);
   _row.flow_on_failed = case when _row.flow_order then coalesce(_flow ->> 'on_failed', 'continue') end;
   _row.updated_at = clock_timestamp();
   _row.resumed_at = case when not _row.paused then _row.updated_at end; -- used only if the queue was paused
@@ -118,6 +117,8 @@ begin
       perform agent_private.raise_version_mismatch('queue ' || _name, _if_versions);
     end if;
   end if;
+  perform pg_advisory_xact_lock(agent_private.turns_lock(_name)); -- a separate statement: the next one sees what others have set for groups
+  _row.flow_paced = _row.flow_fair or _row.flow_rate_limit is not null or exists (select from agent.queue_group g where g.queue = _name and g.rate_limit is not null);
   _had_total = exists (select from agent.queue q where q.name = _name and q.flow_total is not null);
   _row.version = agent_private.next_version(0);
   _row.flow_version = case when agent_private.has_turns(_row) then agent_private.next_version(0) end;

@@ -41,6 +41,12 @@ returns boolean
 language sql immutable parallel safe
 return _policy.flow_concurrency is not null or _policy.flow_order or _policy.flow_fair or _policy.flow_rate_limit is not null;
 
+-- The advisory lock of those who change whether events of groups in a queue need turns, or whether claims of it are recorded. Taken before the row of the queue.
+create or replace function agent_private.turns_lock(_queue text)
+returns int8
+language sql immutable parallel safe
+return 31321898691468288 + (hashtextextended(_queue, 0) & 127);
+
 -- The event of a group as its row is when it comes into its queue, for the trigger check_event: claimable in a queue where groups need no turn, else waiting, with
 -- a wake. One with flow 3 waits and leaves none: its group is locked. A copy of an event for which its group is stopped takes the place of that. One that _is_new in its
 -- queue, and has a lower id than the admitted event of a group in order, comes before that unless it was claimed. Raises QD003 for a key that no group has.

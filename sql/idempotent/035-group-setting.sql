@@ -42,9 +42,7 @@ begin
     end if;
     _row.held_until = agent_private.hold_end(agent_private.read_interval('hold', _settings -> 'hold'));
   end if;
-  if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null and (q.flow_paced or _row.rate_limit is null)) then -- from now on events of its groups need a turn
-    perform agent_private.need_turns(_queue, true, _row.rate_limit is not null);
-  end if;
+  perform agent_private.need_turns(_queue, true, _row.rate_limit is not null);
   _row = agent_private.change_group
   (_queue, _group, _row.concurrency, _row.paused, _row.held_until, _if_versions, _if_exists, _if_absent, _row.rate_limit, _row.rate_period, _row.rate_burst);
   perform agent_private.record_audit('group.put', _queue || '/' || _group, _settings);
@@ -184,9 +182,7 @@ set enable_seqscan to off
 set enable_bitmapscan to off
 as $func$
 begin
-  if not exists (select from agent.queue q where q.name = _queue and q.flow_version is not null) then
-    perform agent_private.need_turns(_queue, false);
-  end if;
+  perform agent_private.need_turns(_queue, false);
   if agent_private.lock_groups(_queue, array[_group]) <> '{}' then
     perform agent_private.write_holds(_queue, array[_group], array[_until]);
   else
@@ -281,18 +277,25 @@ end
 $func$;
 
 -- Has events of groups need a turn in a queue that has no limits of groups, or none with a rate if the turn _is_paced, from the end of the transaction on. Without _waits, one that others are about to change like that is left to
--- them.
+-- them. Where they need one already, but by no limit of the policy, the row of the queue is locked, so that prune_groups does not end that.
 create or replace function agent_private.need_turns(_queue text, _waits boolean, _is_paced boolean default false)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
 as $func$
-declare
-  _lock int8 = 31321898691468288 + (hashtextextended(_queue, 0) & 127);
 begin
   if _waits then
-    perform pg_advisory_xact_lock(_lock);
-  elsif not pg_try_advisory_xact_lock(_lock) then
+    perform pg_advisory_xact_lock(agent_private.turns_lock(_queue));
+  end if;
+  perform from agent.queue q
+  where q.name = _queue and q.flow_version is not null and case when _is_paced then q.flow_paced and (q.flow_fair or q.flow_rate_limit is not null) else agent_private.has_turns(q) end;
+  if found then
+    return;
+  end if;
+  perform from agent.queue q where q.name = _queue and q.flow_version is not null and (q.flow_paced or not _is_paced) for key share;
+  if found or not _waits and not pg_try_advisory_xact_lock(agent_private.turns_lock(_queue)) then
     return;
   end if;
   insert into agent.queue as q (name, flow_version, flow_paced) values (_queue, agent_private.next_version(0), _is_paced)
@@ -419,6 +422,7 @@ declare
   _keys text[];
   _n int4;
   _queue text = '';
+  _ended text[]; -- queues in which turns may be at an end
 begin
   while _after_queue = '' loop -- in queues from which nobody claims, nobody else looks at what is due
     select w.queue into _queue from agent_private.group_wake w where w.queue > _queue order by w.queue limit 1;
@@ -451,9 +455,15 @@ begin
     return query select _queues[_n], _keys[_n];
     return;
   end if;
+  _ended = array
+  ( select q.name from agent.queue q
+    where q.flow_version is not null and (not agent_private.has_turns(q) or q.flow_paced and not q.flow_fair and q.flow_rate_limit is null)
+    order by q.name
+    for update skip locked -- see need_turns; what it has done is seen by later statements
+  );
   update agent.queue q
   set flow_version = null
-  where q.flow_version is not null and not agent_private.has_turns(q)
+  where q.name = any (_ended) and q.flow_version is not null and not agent_private.has_turns(q)
   and (select true from agent.queue_group g where g.queue = q.name limit 1) is null
   and (select true from agent_private.group_wake w where w.queue = q.name limit 1) is null
   and (select true from agent.event e where e.queue = q.name and e.group_key is not null and e.flow > 2 limit 1) is null;
@@ -462,7 +472,7 @@ begin
   and (select true from agent.event e where e.queue = c.queue and e.group_key = c.key limit 1) is null;
   update agent.queue q
   set flow_paced = false, flow_version = agent_private.next_version(q.flow_version)
-  where q.flow_paced and not q.flow_fair and q.flow_rate_limit is null and (select true from agent.queue_group g where g.queue = q.name and g.rate_limit is not null limit 1) is null;
+  where q.name = any (_ended) and q.flow_paced and not q.flow_fair and q.flow_rate_limit is null and (select true from agent.queue_group g where g.queue = q.name and g.rate_limit is not null limit 1) is null;
   delete from agent_private.group_block b where not exists (select from agent.queue q where q.name = b.queue and q.flow_on_failed = 'block');
   delete from agent_private.group_block b where b.requeued_as is not null and not exists (select from agent.event e where e.id = b.requeued_as);
   -- Wakes that nobody finds there.
