@@ -25,6 +25,8 @@ var Bars = []Bar{
 	{part: "single.64", name: "single, 64 connections ÷ one-by-one floor", value: `single\.64`, of: []string{"floor.one"}, least: 2.5},
 	{part: "single.256", name: "single, 256 connections ÷ one-by-one floor", value: `single\.256`, of: []string{"floor.one"}, least: 3, goal: 4},
 	{part: "batch", name: "batch ÷ River", value: `batch`, of: []string{"river.bench", "river.copy"}, least: 1, goal: 1.5},
+	{part: "river.bench", name: "River ÷ batch, by processor time", value: `river\.bench machine CPU`, of: []string{"batch machine CPU"}, least: 1, goal: 1.6},
+	{part: "river.copy", name: "River by COPY ÷ batch, by processor time", value: `river\.copy machine CPU`, of: []string{"batch machine CPU"}, least: 1, goal: 1.6},
 	{part: "batch", name: "batch ÷ batch floor", value: `batch`, of: []string{"floor.batch", "floor.batch2"}, least: 0.5, goal: 0.67},
 
 	{part: "idle", name: "idle: what HTTP adds to a lone $1, ms", value: `idle: (insert|claim|ack)_http_minus_sql_p50_ms`, most: 1},

@@ -26,43 +26,55 @@ func thisMachine() Machine {
 // the system does not tell.
 func BusyShare(ctx context.Context) float64 {
 	const watch = 300 * time.Millisecond
-	idle, all := processorTimes("/proc/stat")
+	before := processorTimes("/proc/stat")
 	timer := time.NewTimer(watch)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	idleNow, allNow := processorTimes("/proc/stat")
-	if allNow <= all {
+	after := processorTimes("/proc/stat")
+	if after.all <= before.all {
 		return 0
 	}
-	return 1 - (idleNow-idle)/(allNow-all)
+	return 1 - (after.idle-before.idle)/(after.all-before.all)
 }
 
-// processorTimes returns how long all processors together were idle, and how long they existed, in ticks.
-func processorTimes(path string) (idle, all float64) {
+// BusyTime returns how long all processors together have worked since the machine began, by whoever, without what other virtual machines took from it; 0 where the system does not tell.
+func BusyTime() time.Duration {
+	const tick = time.Second / 100 // what Linux counts in, for programs
+	t := processorTimes("/proc/stat")
+	return time.Duration((t.all - t.idle - t.stolen) * float64(tick))
+}
+
+// processorTime is how long all processors together were idle, were taken by other virtual machines, and existed, in ticks.
+type processorTime struct{ idle, stolen, all float64 }
+
+func processorTimes(path string) (t processorTime) {
 	body, err := os.ReadFile(path) //nolint:gosec // one of the kernel's
 	if err != nil {
-		return 0, 0
+		return t
 	}
 	line, _, _ := strings.Cut(string(body), "\n")
 	fields := strings.Fields(line)
 	// cpu user nice system idle iowait irq softirq steal, and then guests, which user has counted already.
 	if len(fields) < 9 || fields[0] != "cpu" {
-		return 0, 0
+		return t
 	}
 	for i, field := range fields[1:9] {
 		ticks, err := strconv.ParseFloat(field, 64)
 		if err != nil {
-			return 0, 0
+			return processorTime{}
 		}
-		all += ticks
-		if i == 3 || i == 4 {
-			idle += ticks
+		t.all += ticks
+		switch i {
+		case 3, 4:
+			t.idle += ticks
+		case 7:
+			t.stolen += ticks
 		}
 	}
-	return idle, all
+	return t
 }
 
 // procField returns the value of the first line "name : value" of a file, empty where there is none.

@@ -9,14 +9,14 @@ import (
 func TestProcessorTimesCountWaitingAsIdleAndGuestsOnce(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		stat      string
-		idle, all float64
+		stat string
+		want processorTime
 	}{
-		"all fields":     {"cpu  10 1 5 80 20 1 2 3 7 7\ncpu0 1 1 1 1 1 1 1 1 1 1\n", 100, 122},
-		"another system": {"kernel 1 2 3\n", 0, 0},
-		"too few fields": {"cpu  10 1 5 80\n", 0, 0},
-		"no numbers":     {"cpu  a b c d e f g h\n", 0, 0},
-		"nothing":        {"", 0, 0},
+		"all fields":     {"cpu  10 1 5 80 20 1 2 3 7 7\ncpu0 1 1 1 1 1 1 1 1 1 1\n", processorTime{idle: 100, stolen: 3, all: 122}},
+		"another system": {"kernel 1 2 3\n", processorTime{}},
+		"too few fields": {"cpu  10 1 5 80\n", processorTime{}},
+		"no numbers":     {"cpu  a b c d e f g h\n", processorTime{}},
+		"nothing":        {"", processorTime{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -24,8 +24,8 @@ func TestProcessorTimesCountWaitingAsIdleAndGuestsOnce(t *testing.T) {
 			if err := os.WriteFile(path, []byte(test.stat), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if idle, all := processorTimes(path); idle != test.idle || all != test.all {
-				t.Errorf("got %v of %v, want %v of %v", idle, all, test.idle, test.all)
+			if got := processorTimes(path); got != test.want {
+				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 		})
 	}

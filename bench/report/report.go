@@ -81,9 +81,10 @@ type Result struct {
 
 // CPU is the processor time that an event costs, in microseconds, and the server's memory at the end.
 type CPU struct {
-	ClientPerEvent float64 `json:"client_us_per_event"`
-	ServerPerEvent float64 `json:"server_us_per_event"`
-	ServerRSS      int64   `json:"server_rss_bytes"`
+	ClientPerEvent  float64 `json:"client_us_per_event"`
+	ServerPerEvent  float64 `json:"server_us_per_event"`
+	MachinePerEvent float64 `json:"machine_us_per_event"` // of everything that runs on the machine of this program, PostgreSQL for instance; see BusyTime
+	ServerRSS       int64   `json:"server_rss_bytes"`
 }
 
 // Database is the cost of an event to the database. WAL is that of the whole PostgreSQL server.
@@ -142,6 +143,7 @@ func (r *Report) Add(part string, round int, alone bool, result *Result) {
 	if result.CPU != nil {
 		add("client CPU", result.CPU.ClientPerEvent, "µs/event")
 		add("server CPU", result.CPU.ServerPerEvent, "µs/event")
+		add("machine CPU", result.CPU.MachinePerEvent, "µs/event")
 		add("server memory", float64(result.CPU.ServerRSS)/(1<<20), "MiB")
 	}
 	if result.Database != nil {

@@ -43,8 +43,8 @@ func (r *Report) bars() Table {
 // rates is a row for each measured run.
 func (r *Report) rates() Table {
 	t := Table{
-		Head:  []string{"", "events/s", "inserts/s", "claims/s", "acks/s", "empty", "errors", "client µs", "server µs", "WAL B", "commits", "RSS MiB"},
-		Texts: 1, Note: "CPU (client, server), WAL and commits are per event; the rates count events, not requests.",
+		Head:  []string{"", "events/s", "inserts/s", "claims/s", "acks/s", "empty", "errors", "client µs", "server µs", "all µs", "WAL B", "commits", "RSS MiB"},
+		Texts: 1, Note: "CPU (client, server, all of this machine), WAL and commits are per event; the rates count events, not requests.",
 	}
 	for _, result := range r.Results {
 		if result.Seconds == 0 {
@@ -55,7 +55,7 @@ func (r *Report) rates() Table {
 			row = append(row, fmt.Sprintf("%.0f", float64(result.Events[step.String()])/result.Seconds))
 		}
 		row = append(row, fmt.Sprint(result.EmptyClaims), fmt.Sprint(result.errors()),
-			fmt.Sprintf("%.0f", result.CPU.ClientPerEvent), fmt.Sprintf("%.0f", result.CPU.ServerPerEvent))
+			fmt.Sprintf("%.0f", result.CPU.ClientPerEvent), fmt.Sprintf("%.0f", result.CPU.ServerPerEvent), fmt.Sprintf("%.0f", result.CPU.MachinePerEvent))
 		if result.Database != nil {
 			row = append(row, fmt.Sprintf("%.0f", result.Database.WALPerEvent), fmt.Sprintf("%.3f", result.Database.CommitsPerEvent))
 		} else {

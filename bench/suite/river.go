@@ -52,10 +52,11 @@ type riverRun struct {
 	last     atomic.Int64 // when the latest job was completed: nanoseconds since the epoch
 }
 
-// riverRates are jobs a second.
+// riverRates are jobs a second, and what one costs.
 type riverRates struct {
 	reported float64 // as River's benchmark counts: from when the workers start, with the first jobs inserted by then
 	whole    float64 // from when the first job is inserted
+	cost     float64 // processor time of everything on this machine for each job, in microseconds, while about as many are inserted as are worked
 }
 
 func measureRiver(ctx context.Context, url string, copies bool, duration time.Duration) (riverRates, error) {
@@ -103,7 +104,7 @@ func (r *riverRun) run(ctx context.Context, duration time.Duration) (riverRates,
 	if err := r.fill(ctx); err != nil {
 		return riverRates{}, err
 	}
-	started := time.Now()
+	started, busy := time.Now(), report.BusyTime()
 	if err := r.client.Start(ctx); err != nil {
 		return riverRates{}, err
 	}
@@ -114,6 +115,7 @@ func (r *riverRun) run(ctx context.Context, duration time.Duration) (riverRates,
 
 	err := <-refill
 	worked, last := r.worked.Load(), time.Unix(0, r.last.Load())
+	busy = report.BusyTime() - busy
 	stopping, giveUp := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer giveUp()
 	err = errors.Join(err, ctx.Err(), r.client.StopAndCancel(stopping))
@@ -123,6 +125,7 @@ func (r *riverRun) run(ctx context.Context, duration time.Duration) (riverRates,
 	return riverRates{
 		reported: float64(worked) / last.Sub(started).Seconds(),
 		whole:    float64(worked) / last.Sub(began).Seconds(),
+		cost:     float64(busy.Microseconds()) / max(float64(worked), 1),
 	}, err
 }
 
@@ -198,6 +201,7 @@ func riverPart(name, about string, copies bool) part {
 			if err == nil {
 				m.report.AddNumber(m.round, name, rates.reported, "jobs/s")
 				m.report.AddNumber(m.round, name+".whole", rates.whole, "jobs/s")
+				m.report.AddNumber(m.round, name+" machine CPU", rates.cost, "µs/job")
 			}
 			return err
 		},

@@ -157,9 +157,10 @@ func fill(r *report.Result, counts *load.Counts, before, after reading, hasDatab
 		events = float64(max(counts.Events[load.Insert], counts.Events[load.Claim], 1))
 	}
 	r.CPU = &report.CPU{
-		ClientPerEvent: float64((after.client - before.client).Microseconds()) / events,
-		ServerPerEvent: float64((after.server - before.server).Microseconds()) / events,
-		ServerRSS:      after.rss,
+		ClientPerEvent:  float64((after.client - before.client).Microseconds()) / events,
+		ServerPerEvent:  float64((after.server - before.server).Microseconds()) / events,
+		MachinePerEvent: float64((after.machine - before.machine).Microseconds()) / events,
+		ServerRSS:       after.rss,
 	}
 	if hasDatabase {
 		r.Database = &report.Database{

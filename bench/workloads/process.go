@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/bench/load"
+	"github.com/queued/queued/bench/report"
 )
 
 const (
@@ -200,6 +201,7 @@ func (p *process) stop() error {
 type reading struct {
 	at             time.Time
 	client, server time.Duration // CPU
+	machine        time.Duration // CPU of everything on the machine of this program
 	rss            int64         // the server's memory, bytes
 	wal            int64         // bytes, of the whole PostgreSQL server
 	commits        int64         // of the database
@@ -213,7 +215,7 @@ func (srv *server) read(ctx context.Context) (r reading, err error) {
 		}
 	}
 	r.server, r.rss, err = srv.usage(ctx)
-	r.client, r.at = load.OwnCPU(), time.Now()
+	r.client, r.machine, r.at = load.OwnCPU(), report.BusyTime(), time.Now()
 	return r, err
 }
 
