@@ -142,3 +142,31 @@ func TestEventsAndHistoryHaveOneWriterEach(t *testing.T) {
 		t.Errorf("%d statements insert into agent.event, want some; %d into agent.event_hist, want one", len(events), len(history))
 	}
 }
+
+// functionHead is a function up to its body: its name, and what stands before its body.
+var functionHead = regexp.MustCompile(`(?s)\ncreate (?:or replace )?function (agent|agent_service)\.(\w+)(.*?)\nas \$func\$`)
+
+// PostgreSQL weighs a plan for the values of each call against one for all, and arrays of few elements make the first one look cheap: then it plans at each call, which has taken ten times as long as what was planned.
+func TestFunctionsOfTheHotPathAreNotPlannedAtEachCall(t *testing.T) {
+	t.Parallel()
+	checked := 0
+	for _, script := range []string{"002-insert.sql", "003-claim.sql", "004-ack.sql"} {
+		text, err := fs.ReadFile(FS, "idempotent/"+script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, head := range functionHead.FindAllStringSubmatch(string(text), -1) {
+			schema, name, rest := head[1], head[2], head[3]
+			if !strings.Contains(rest, "language plpgsql") || !strings.Contains(rest, "[]") {
+				continue
+			}
+			checked++
+			if !strings.Contains(rest, "set plan_cache_mode to ") {
+				t.Errorf("%s: %s.%s takes an array; have it say \"set plan_cache_mode to force_generic_plan\"", script, schema, name)
+			}
+		}
+	}
+	if checked < 10 {
+		t.Errorf("found %d functions that take arrays", checked)
+	}
+}

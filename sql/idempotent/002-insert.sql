@@ -177,6 +177,7 @@ returns table (id int8, queue text, vt timestamptz)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
 #variable_conflict use_column
 begin
@@ -215,6 +216,7 @@ returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, eve
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
 #variable_conflict use_column
 declare
@@ -288,6 +290,7 @@ returns void
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
 begin
   perform pg_notify('agent_event', q.name || case when _sender = '' then '' else '|' || _sender end)
@@ -880,6 +883,8 @@ returns table (event_id int8)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
 set jit to off
 as $func$
 #variable_conflict use_column

@@ -138,6 +138,7 @@ returns table (id int8, status text, queue text, repeated boolean, type text, wo
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
 #variable_conflict use_column
 begin
@@ -167,6 +168,7 @@ returns text
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
 declare
   _ord int8;
@@ -199,6 +201,7 @@ returns setof int8
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$
@@ -248,6 +251,7 @@ returns table (vt timestamptz, outcome text, queue text, repeated boolean, attem
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$
@@ -330,6 +334,7 @@ returns timestamptz
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$
@@ -361,6 +366,7 @@ returns table (id int8, queue text, vt timestamptz, type text, priority int4)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$
@@ -418,6 +424,7 @@ returns timestamptz
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
 declare
   _status text;
@@ -440,6 +447,7 @@ returns table (id int8, status text, vt timestamptz, queue text, type text, prio
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$
@@ -486,6 +494,7 @@ returns table (id int8, status text, vt timestamptz)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$

@@ -495,6 +495,7 @@ returns table (name text, wait interval)
 language plpgsql stable
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
 #variable_conflict use_column
 begin
