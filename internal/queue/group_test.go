@@ -827,6 +827,63 @@ func TestUpkeepEndsNoTurnsThatAreNeededAgain(t *testing.T) {
 	}
 }
 
+// A hold of a group counts, and a rate, whatever becomes of a policy that is set at the same time, which says nothing of them.
+func TestPoliciesThatAreSetBesideForgetNoGroup(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  string
+		want []int64
+	}{
+		"a hold": {`select agent_private.hold_group('q', 'a', now() + interval '1 hour')`, nil},
+		"a rate": {`select agent.put_group('q', 'a', '{"rate": {"limit": 1, "period": "1 h"}}')`, []int64{1}},
+	} {
+		for _, isFirst := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", policy first: ", isFirst), func(t *testing.T) {
+				t.Parallel()
+				b := setup(t, nil)
+				b.exec(t, `select agent.put_queue('q', '{}')`)
+				statements := []string{`select agent.put_queue('q', '{"max_attempts": 7}')`, c.set}
+				if !isFirst {
+					slices.Reverse(statements)
+				}
+				first, err := pgtest.Connect(t, b.url).Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := first.Exec(t.Context(), statements[0]); err != nil {
+					t.Fatal(err)
+				}
+				second := pgtest.Connect(t, b.url)
+				pid := second.PgConn().PID()
+				ended := make(chan error, 1)
+				go func() {
+					_, err := second.Exec(t.Context(), statements[1])
+					ended <- err
+				}()
+				isOver := false
+				for !isOver && !pgtest.Query[bool](t, b.sql, `select exists (select from pg_locks where pid = $1 and not granted)`, int64(pid)) {
+					select {
+					case err = <-ended:
+						isOver = true
+					default:
+					}
+				}
+				if err := first.Commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if !isOver {
+					err = <-ended
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.insertGrouped(t, "q", "a", "a")
+				b.wantClaimed(t, "q", "after both", c.want...)
+			})
+		}
+	}
+}
+
 // holdsUntil returns until when a group is held, as its row has it, or a wake.
 func (b env) holdsUntil(t *testing.T, group string) (until *time.Time) {
 	t.Helper()

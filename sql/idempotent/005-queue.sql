@@ -117,7 +117,7 @@ begin
       perform agent_private.raise_version_mismatch('queue ' || _name, _if_versions);
     end if;
   end if;
-  perform pg_advisory_xact_lock(agent_private.turns_lock(_name)); -- a separate statement: the next one sees what others have set for groups
+  perform pg_advisory_xact_lock(agent_private.rates_lock(_name)); -- a separate statement: the next one sees what others have set for groups
   _row.flow_paced = _row.flow_fair or _row.flow_rate_limit is not null or exists (select from agent.queue_group g where g.queue = _name and g.rate_limit is not null);
   _had_total = exists (select from agent.queue q where q.name = _name and q.flow_total is not null);
   _row.version = agent_private.next_version(0);

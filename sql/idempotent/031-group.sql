@@ -41,11 +41,17 @@ returns boolean
 language sql immutable parallel safe
 return _policy.flow_concurrency is not null or _policy.flow_order or _policy.flow_fair or _policy.flow_rate_limit is not null;
 
--- The advisory lock of those who change whether events of groups in a queue need turns, or whether claims of it are recorded. Taken before the row of the queue.
+-- The advisory lock of those who have events of groups in a queue need turns that did not: whoever has it does that. Taken before the row of the queue.
 create or replace function agent_private.turns_lock(_queue text)
 returns int8
 language sql immutable parallel safe
 return 31321898691468288 + (hashtextextended(_queue, 0) & 127);
+
+-- The advisory lock of those who set a rate of a group, or the policy, which says whether claims of the queue are recorded. Taken before turns_lock.
+create or replace function agent_private.rates_lock(_queue text)
+returns int8
+language sql immutable parallel safe
+return 31321898691468416 + (hashtextextended(_queue, 0) & 127);
 
 -- The event of a group as its row is when it comes into its queue, for the trigger check_event: claimable in a queue where groups need no turn, else waiting, with
 -- a wake. One with flow 3 waits and leaves none: its group is locked. A copy of an event for which its group is stopped takes the place of that. One that _is_new in its

@@ -286,6 +286,9 @@ set enable_seqscan to off
 set jit to off
 as $func$
 begin
+  if _is_paced then
+    perform pg_advisory_xact_lock(agent_private.rates_lock(_queue));
+  end if;
   if _waits then
     perform pg_advisory_xact_lock(agent_private.turns_lock(_queue));
   end if;
