@@ -38,33 +38,53 @@ type ClaimParams struct {
 }
 
 // MarshalJSON implements [json.Marshaler].
-func (p ClaimParams) MarshalJSON() ([]byte, error) {
+func (p ClaimParams) MarshalJSON() ([]byte, error) { return encodeJSON(claimRequest{p, nil}) }
+
+type claimRequest struct {
+	ClaimParams
+	Acks []Ack `json:"acks,omitzero"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (r claimRequest) MarshalJSON() ([]byte, error) {
 	type plain ClaimParams
 	var wait *duration // nil: it is not said
-	if !p.WaitByPolicy {
-		wait = (*duration)(&p.Wait)
+	if !r.WaitByPolicy {
+		wait = (*duration)(&r.Wait)
 	}
 	return encodeJSON(struct {
 		plain
 		InvisibleFor duration  `json:"invisible_for,omitzero"`
 		Wait         *duration `json:"wait,omitzero"`
-	}{plain(p), duration(p.InvisibleFor), wait})
+		Acks         []Ack     `json:"acks,omitzero"`
+	}{plain(r.ClaimParams), duration(r.InvisibleFor), wait, r.Acks})
 }
 
 // Claim claims events, by lowest priority, then oldest first. Until its VT nobody else can claim an event. It returns none, and no error, if
 // nothing was claimable within Wait. When an answer is lost, its events can be claimed again when their leases have ended.
 func (c *Client) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
+	_, events, err := c.AckAndClaim(ctx, nil, p)
+	return events, err
+}
+
+// AckAndClaim acks up to 1,000 events, each on its own, as [Client.AckBatch] does, and then claims, as [Client.Claim] does, with one request. It returns the results of the acks in the
+// same order. The acks are done before the claim waits, and when an answer is lost they can be repeated. It takes a server of version 0.8.0.
+func (c *Client) AckAndClaim(ctx context.Context, acks []Ack, p ClaimParams) ([]AckResult, []Event, error) {
 	var claimed claimedEvents
 	wait := p.Wait
 	if p.WaitByPolicy {
 		wait = MaxWait
 	}
-	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/claim", Body: p, Wait: wait, Repeatable: true}, &claimed)
-	return claimed.Events, err
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/claim", Body: claimRequest{p, acks}, Wait: wait, Repeatable: true}, &claimed)
+	if err == nil && len(claimed.Acks) != len(acks) {
+		return nil, claimed.Events, fmt.Errorf("client: POST /claim: %w: %d results for %d acks", errNotJSON, len(claimed.Acks), len(acks))
+	}
+	return claimed.Acks, claimed.Events, err
 }
 
 type claimedEvents struct {
-	Events []Event `json:"events"`
+	Events []Event     `json:"events"`
+	Acks   []AckResult `json:"acks,omitzero"`
 }
 
 // Ack moves an event into history as done, or as cancelled if it was never claimed. It returns [ErrLeaseLost] if the event was claimed again

@@ -27,7 +27,7 @@ var wires = map[string]wire{
 		Wait time.Duration `query:"wait"`
 	}{}, response: Event{}},
 	"listAttempts": {response: attemptList{}},
-	"claim":        {request: ClaimParams{}, response: claimedEvents{}},
+	"claim":        {request: claimRequest{}, response: claimedEvents{}},
 	"ack": {query: struct {
 		Receipt string `query:"receipt"`
 	}{}},

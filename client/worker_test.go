@@ -268,7 +268,7 @@ func TestAcksGatherWhileOneIsOnItsWay(t *testing.T) {
 			for i := range events {
 				events[i] = Event{ID: int64(i + 1), Receipt: "r", Payload: json.RawMessage("{}")}
 			}
-			_ = json.NewEncoder(w).Encode(claimedEvents{events})
+			_ = json.NewEncoder(w).Encode(claimedEvents{Events: events})
 		case "/ack":
 			var body ackBatchRequest
 			if err := json.NewDecoder(r.Body).Decode(&body); err != nil {

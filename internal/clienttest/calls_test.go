@@ -223,6 +223,11 @@ func TestLifeOfAnEvent(t *testing.T) {
 	if results[0].Err() != nil || !errors.Is(results[1].Err(), client.ErrNotFound) {
 		t.Errorf("%+v", results)
 	}
+	results, claimed, err = c.AckAndClaim(ctx, []client.Ack{{ID: ids[0], Receipt: claimed[0].Receipt}, {ID: 1 << 60}}, client.ClaimParams{Queue: "q", Types: []string{"none"}})
+	fatal(err)
+	if len(results) != 2 || results[0].Err() != nil || !errors.Is(results[1].Err(), client.ErrNotFound) || len(claimed) != 0 {
+		t.Errorf("%+v, %+v", results, claimed)
+	}
 	attempts, err := c.ListAttempts(ctx, ids[0])
 	fatal(err)
 	if len(attempts) != 2 || attempts[0].Outcome != "nacked" || attempts[0].Error != "no luck" || attempts[1].EndedAt == nil {

@@ -70,6 +70,9 @@ func (t *Ticket) ticket() *Ticket { return t }
 // Wait returns the error that the operation failed with, once it has an answer. It may be called once.
 func (t *Ticket) Wait() error { return <-t.done }
 
+// Refuse answers an operation that Start has not started.
+func (t *Ticket) Refuse(err error) { t.done <- err }
+
 // Committer commits operations. It is safe for concurrent use.
 type Committer[O Operation] struct {
 	cfg  Config[O]
@@ -105,15 +108,41 @@ func (c *Committer[O]) Do(ctx context.Context, op O) error {
 // Config.Closed, and then has started none.
 func (c *Committer[O]) Start(ops ...O) error { return c.add(false, ops...) }
 
+// Admit fails with Config.Overloaded where Do would, for an operation that the caller is about to start.
+func (c *Committer[O]) Admit(op O) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.overload(1, op.ticket().bytes)
+}
+
+// overload returns the error of so many further operations, with so many bytes, if there are too many. The caller holds mu.
+func (c *Committer[O]) overload(operations, bytes int) error {
+	if c.pending > 0 && (c.pending+operations > c.cfg.MaxPending || c.pendingBytes+bytes > c.cfg.MaxPendingBytes) {
+		return fmt.Errorf("%w: %d operations with %d bytes are pending", c.cfg.Overloaded, c.pending, c.pendingBytes)
+	}
+	return nil
+}
+
+// Await returns the error that an operation failed with that was started, once it has an answer, or that of ctx.
+func (c *Committer[O]) Await(ctx context.Context, op O) error {
+	failure, err := timelimit.Receive(ctx, op.ticket().done)
+	if err != nil {
+		return err
+	}
+	return failure
+}
+
 func (c *Committer[O]) add(bounded bool, ops ...O) error {
 	items, bytes := size(ops)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.closed:
+	if c.closed {
 		return c.cfg.Closed
-	case bounded && c.pending > 0 && (c.pending+len(ops) > c.cfg.MaxPending || c.pendingBytes+bytes > c.cfg.MaxPendingBytes):
-		return fmt.Errorf("%w: %d operations with %d bytes are pending", c.cfg.Overloaded, c.pending, c.pendingBytes)
+	}
+	if bounded {
+		if err := c.overload(len(ops), bytes); err != nil {
+			return err
+		}
 	}
 	c.pending += len(ops)
 	c.pendingBytes += bytes

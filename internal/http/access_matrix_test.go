@@ -118,6 +118,9 @@ func TestEveryRouteTakesExactlyTheKeysItShould(t *testing.T) {
 		}
 	}
 	h.key(keys[access.Read]).try("GET", "/nothing", "").wantProblem(problem.NotFound)
+	if got := h.key(keys[access.Claim]).try("POST", "/claim", `{"queue":"empty","acks":[{"id":1}]}`).want(http.StatusOK); !strings.Contains(got.body, `"code":"forbidden"`) {
+		t.Errorf("a claim with an ack without a receipt returned %s", got.body)
+	}
 }
 
 func (r route) isAckWithoutReceipt() bool {
@@ -529,6 +532,10 @@ func TestRestrictedKeyFindsNoWayAround(t *testing.T) {
 	batch := key.try("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%s},{"id":1152921504606846976}]}`, theirs["EVENT"])).want(http.StatusOK)
 	if got := strings.Count(batch.body, `"status":404,"code":"event_not_found"`); got != 2 {
 		t.Errorf("acks of others' events returned %s", batch.body)
+	}
+	claimed := key.try("POST", "/claim", fmt.Sprintf(`{"queue":"exact","acks":[{"id":%s},{"id":1152921504606846976}]}`, theirs["EVENT"])).want(http.StatusOK)
+	if got := strings.Count(claimed.body, `"status":404,"code":"event_not_found"`); got != 2 || !strings.Contains(claimed.body, `"receipt":`) {
+		t.Errorf("a claim with acks of others' events returned %s", claimed.body)
 	}
 	admin.try("GET", "/events/"+theirs["EVENT"], "").want(http.StatusOK)
 	if n := decode[requeueMatchingResponse](key.try("POST", "/history/requeue", `{"from":"2000-01-01T00:00:00Z"}`).want(http.StatusOK)); n.Matched != 0 {

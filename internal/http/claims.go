@@ -28,6 +28,7 @@ type claimOptions struct {
 	Types        []string       `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: of any type
 	ExcludeIDs   []int64        `json:"exclude_ids" validate:"max=1000,dive,min=1"`
 	Worker       string         `json:"worker" validate:"min=1,max=255"`
+	Acks         []ackItem      `json:"acks"` // to be acked before
 }
 
 // Check implements bind.Checker.
@@ -68,13 +69,25 @@ func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 	log := logOf(r)
 	req.Worker = cmp.Or(req.Worker, req.HeaderWorker)
 	began := time.Now()
-	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams{
+	var acks []queue.Ack
+	var results []queue.AckResult
+	if len(req.Acks) > 0 {
+		acks, results = s.acksOf(r, req.Acks)
+		log.add("acks", len(req.Acks))
+	}
+	acked, claimed, err := s.svc.AckAndClaim(r.Context(), acks, queue.ClaimParams{
 		Queue: req.Queue, Limit: req.Limit, MaxAttempts: req.MaxAttempts, InvisibleFor: req.InvisibleFor, Wait: *req.Wait, Order: req.Order,
 		Types: req.Types, ExcludeIDs: req.ExcludeIDs, Worker: req.Worker,
 	})
+	if s.cfg.Tracer.IsOn() && len(acks) > 0 {
+		s.traceAcks(r, began, acks, acked, err)
+	}
 	s.traceClaim(r, req.Queue, req.Limit > 1, began, claimed, err)
 	log.add("events", len(claimed))
 	rep := reply{body: eventList(claimed)}
+	if len(req.Acks) > 0 && err == nil {
+		rep.body = ackedAndClaimed{claimed, convert(mergeAcked(results, acked), ackResultOf)}
+	}
 	if len(claimed) > 0 {
 		rep.undo = func(ctx context.Context) { s.release(ctx, log, claimed) }
 	}
@@ -167,28 +180,38 @@ func ackResultOf(acked queue.AckResult) ackResult {
 
 func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
 	logOf(r).add("events", len(req.Events))
-	began, wantsTrace := time.Now(), s.cfg.Tracer.IsOn()
-	var acks []queue.Ack
-	results := make([]queue.AckResult, len(req.Events))
-	for i, item := range req.Events {
-		results[i] = queue.AckResult{ID: item.ID, Err: s.mayAck(r, item.Receipt)}
-		if results[i].Err == nil {
-			acks = append(acks, queue.Ack{Lease: leaseOf(r, item.ID, item.Receipt), Result: []byte(item.Result), WantsTrace: wantsTrace})
-		}
-	}
+	began := time.Now()
+	acks, results := s.acksOf(r, req.Events)
 	acked, err := s.svc.Ack(r.Context(), acks)
-	if wantsTrace {
+	if s.cfg.Tracer.IsOn() {
 		s.traceAcks(r, began, acks, acked, err)
 	}
 	if err != nil {
 		return reply{}, err
 	}
+	return listOf("results", mergeAcked(results, acked), ackResultOf), nil
+}
+
+// acksOf returns the acks that the caller may make, and the results of all, with the errors of the others.
+func (s *Server) acksOf(r *http.Request, items []ackItem) (acks []queue.Ack, results []queue.AckResult) {
+	results = make([]queue.AckResult, len(items))
+	for i, item := range items {
+		results[i] = queue.AckResult{ID: item.ID, Err: s.mayAck(r, item.Receipt)}
+		if results[i].Err == nil {
+			acks = append(acks, queue.Ack{Lease: leaseOf(r, item.ID, item.Receipt), Result: []byte(item.Result), WantsTrace: s.cfg.Tracer.IsOn()})
+		}
+	}
+	return acks, results
+}
+
+// mergeAcked puts the results of the acks that were made among those of all, and returns these.
+func mergeAcked(results, acked []queue.AckResult) []queue.AckResult {
 	for i := range results {
 		if results[i].Err == nil {
 			results[i], acked = acked[0], acked[1:]
 		}
 	}
-	return listOf("results", results, ackResultOf), nil
+	return results
 }
 
 type nackRequest struct {

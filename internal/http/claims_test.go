@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,6 +48,58 @@ func TestWaitingClaimIsAnsweredWhenAnEventIsInserted(t *testing.T) {
 				t.Errorf("the claim took %s", took)
 			}
 		})
+	}
+}
+
+// acking is the body of a claim that acks events first.
+func acking(queue string, events ...seenEvent) string {
+	items := make([]string, len(events))
+	for i, e := range events {
+		items[i] = fmt.Sprintf(`{"id":%d,"receipt":%q,"result":{"n":%d}}`, e.ID, e.Receipt, i)
+	}
+	return fmt.Sprintf(`{"queue":%q,"acks":[%s]}`, queue, strings.Join(items, ","))
+}
+
+type ackedAndClaimedPage struct {
+	Events []seenEvent `json:"events"`
+	Acks   []ackResult `json:"acks"`
+}
+
+func TestClaimAcksTheEventsBefore(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	var ids []int64
+	for range 4 {
+		ids = append(ids, h.insert(`{}`))
+	}
+	first := h.claim(`{"limit":2,"acks":[]}`)
+	if got := h.call("POST", "/claim", `{"queue":"empty","acks":[]}`).want(200); got.body != `{"events":[]}` {
+		t.Errorf("without acks: got %s", got.body)
+	}
+	wrong := first[1]
+	wrong.Receipt = "1.1.0000000000000000"
+	got := decode[ackedAndClaimedPage](h.call("POST", "/claim", acking("default", first[0], wrong, seenEvent{ID: 1 << 40, Receipt: "x"})).want(200))
+	want := []ackResult{{ids[0], 204, ""}, {ids[1], 409, "lease_lost"}, {1 << 40, 404, "event_not_found"}}
+	if !slices.Equal(got.Acks, want) || len(got.Events) != 1 || got.Events[0].ID != ids[2] {
+		t.Errorf("got %+v", got)
+	}
+	if e := h.get(ids[0]); e.Outcome != "done" || string(e.Result) != `{"n":0}` {
+		t.Errorf("acked: %+v", e)
+	}
+	if e := h.get(ids[1]); e.State != "leased" {
+		t.Errorf("with a wrong receipt: %+v", e)
+	}
+	// Whatever is wrong with the claim, nothing is acked.
+	for _, wrong := range []string{`"limit":0`, `"nothing":1`, `"acks":[{"id":1},{"id":"x"}]`, `"acks":[{"receipt":"x"}]`, `"acks":{}`, `"acks":null`} {
+		body := strings.Replace(acking("default", got.Events[0]), `}]}`, `}],`+wrong+`}`, 1)
+		if p := h.try("POST", "/claim", body); p.status != 422 && p.status != 400 {
+			t.Errorf("%s: got %s", body, p.body)
+		}
+	}
+	h.try("POST", "/claim", `{"acks":[{"id":1}`+strings.Repeat(`,{"id":1}`, 1000)+`]}`).wantProblem(problem.BatchTooLarge)
+	if e := h.get(ids[2]); e.State != "leased" {
+		t.Errorf("after claims that are wrong: %+v", e)
 	}
 }
 

@@ -134,6 +134,32 @@ func (es eventList) appendJSON(b []byte) []byte {
 	return append(b, ']', '}')
 }
 
+// ackedAndClaimed is the result of a claim with acks.
+type ackedAndClaimed struct {
+	Events eventList
+	Acks   []ackResult
+}
+
+func (both ackedAndClaimed) appendJSON(b []byte) []byte {
+	b = both.Events.appendJSON(b)
+	b = append(b[:len(b)-1], `,"acks":[`...)
+	for i, acked := range both.Acks {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = acked.appendJSON(b)
+	}
+	return append(b, ']', '}')
+}
+
+func (acked ackResult) appendJSON(b []byte) []byte {
+	o := object(append(b, '{'))
+	o.int("id", acked.ID)
+	o.int("status", int64(acked.Status))
+	o.text("code", acked.Code)
+	return append(o, '}')
+}
+
 // An eventPage is one page of a listing of events. Its next is null on the last one.
 type eventPage queue.Page
 

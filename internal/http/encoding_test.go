@@ -88,6 +88,14 @@ func TestHandWrittenEncodersMatchTheJSONTags(t *testing.T) {
 			{eventList(events), struct {
 				Events []taggedEvent `json:"events"`
 			}{tagged}},
+			{ackedAndClaimed{events, []ackResult{{ID: 1, Status: 204}, {ID: 2, Status: 409, Code: "lease_lost"}}}, struct {
+				Events []taggedEvent `json:"events"`
+				Acks   []ackResult   `json:"acks"`
+			}{tagged, []ackResult{{ID: 1, Status: 204}, {ID: 2, Status: 409, Code: "lease_lost"}}}},
+			{ackedAndClaimed{events, nil}, struct {
+				Events []taggedEvent `json:"events"`
+				Acks   []ackResult   `json:"acks"`
+			}{tagged, []ackResult{}}},
 			{page, struct {
 				Events []taggedEvent `json:"events"`
 				Next   *string       `json:"next"`

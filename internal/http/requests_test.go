@@ -160,8 +160,8 @@ func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
 		"no body":    {"", defaults},
 		"no members": {"{}", defaults},
 		"all members": {
-			`{"queue":"a:b","limit":1000,"max_attempts":9,"invisible_for":"1h30m","wait":"60s","order":"random","types":["a","b"],"exclude_ids":[3,5],"worker":"w"}`,
-			claimRequest{claimOptions: claimOptions{"a:b", 1000, 9, 90 * time.Minute, new(time.Minute), "random", []string{"a", "b"}, []int64{3, 5}, "w"}},
+			`{"queue":"a:b","limit":1000,"max_attempts":9,"invisible_for":"1h30m","wait":"60s","order":"random","types":["a","b"],"exclude_ids":[3,5],"worker":"w","acks":[{"id":1,"receipt":"r","result":[ 2 ]}]}`,
+			claimRequest{claimOptions: claimOptions{"a:b", 1000, 9, 90 * time.Minute, new(time.Minute), "random", []string{"a", "b"}, []int64{3, 5}, "w", []ackItem{{1, "r", bind.Value(`[ 2 ]`)}}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

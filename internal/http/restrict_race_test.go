@@ -32,6 +32,7 @@ func TestRestrictedKeyChangesNothingThatIsMovedAwayMeanwhile(t *testing.T) {
 		{"ack with a result", "POST", "/events/ID/ack", `{"receipt":"RECEIPT","result":1}`, "event", "attempts = 1"},
 		{"ack without a receipt", "DELETE", "/events/ID", ``, "event", "attempts = 1"},
 		{"ack of a batch", "POST", "/ack", `{"events":[{"id":ID,"receipt":"RECEIPT"}]}`, "event", "attempts = 1"},
+		{"ack by a claim", "POST", "/claim", `{"queue":"in.empty","acks":[{"id":ID,"receipt":"RECEIPT"}]}`, "event", "attempts = 1"},
 		{"nack", "POST", "/events/ID/nack", `{"receipt":"RECEIPT","error":"mine"}`, "event", "last_error is null and nacked_at is null"},
 		{"final nack", "POST", "/events/ID/nack", `{"receipt":"RECEIPT","final":true}`, "event", "nacked_at is null"},
 		{"extend", "POST", "/events/ID/extend", `{"receipt":"RECEIPT","invisible_for":"10h"}`, "event", "vt < now() + interval '1 hour'"},

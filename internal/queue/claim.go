@@ -18,6 +18,13 @@ import (
 
 // Claim claims up to p.Limit events, waiting up to p.Wait for the first; none is no error. When ctx ends during the call nothing stays claimed.
 func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
+	_, events, err := s.AckAndClaim(ctx, nil, p)
+	return events, err
+}
+
+// AckAndClaim acks each of acks, as Ack does, and then claims, as Claim does: what the acks make claimable, too. The acks are committed before it waits, and in the transaction of the claim where there is
+// something to look for. It fails as both do. When it fails nothing stays claimed, and the acks can be repeated.
+func (s *Service) AckAndClaim(ctx context.Context, acks []Ack, p ClaimParams) (acked []AckResult, events []Event, err error) {
 	p.Queue = cmp.Or(p.Queue, Default)
 	p.Limit = min(cmp.Or(p.Limit, 1), MaxBatch)
 	p.MaxAttempts = cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts)
@@ -27,17 +34,37 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	}
 
 	w := &waiter{params: p, deadline: time.Now().Add(p.Wait), result: make(chan claimResult, 1)}
+	switch {
+	case len(acks) == 0:
+	case s.waitsInVain(p.Queue): // the claim joins the others, and the acks take these along if they free anything
+		if acked, err = s.Ack(ctx, acks); err != nil {
+			return nil, nil, err
+		}
+	default:
+		w.acks = newAcks(acks)
+		if err := s.commits.Admit(w.acks); err != nil {
+			return nil, nil, err
+		}
+	}
+	along := w.acks // the dispatcher takes it away
 	d, err := s.join(w)
 	if err != nil {
-		return nil, fmt.Errorf("claiming events: %w", err)
+		return nil, nil, fmt.Errorf("claiming events: %w", err)
 	}
 	defer s.work.Done()
+	if along != nil {
+		if err := s.written(ctx, along, s.commits.Await(ctx, along)); err != nil {
+			d.leave(w) //nolint:contextcheck // events claimed for it must be released, whether this context has ended or not
+			return nil, nil, err
+		}
+		acked = along.acked
+	}
 	r, err := timelimit.Receive(ctx, w.result)
 	if err != nil {
-		d.leave(w) //nolint:contextcheck // this context has ended; events claimed for it must be released all the same
-		return nil, wrap("claiming events", err)
+		d.leave(w) //nolint:contextcheck // as above
+		return nil, nil, wrap("claiming events", err)
 	}
-	return r.events, r.err
+	return acked, r.events, r.err
 }
 
 // waitsFor is how long a process may go on with the wait of a policy that was changed without it being told.

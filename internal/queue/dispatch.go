@@ -35,6 +35,7 @@ type waiter struct {
 	params   ClaimParams
 	deadline time.Time
 	result   chan claimResult // of capacity one: answering never blocks
+	acks     *operation       // to be committed with the first round that the waiter is in, before its claim; nil: none, or they are under way
 }
 
 type claimResult struct {
@@ -66,12 +67,25 @@ func (s *Service) join(w *waiter) (*dispatcher, error) {
 	d.mu.Lock()
 	d.waiters = append(d.waiters, w)
 	// Where others wait in vain for the same, and notifications arrive, there is nothing to look for.
-	if w.params.Wait <= 0 || !slices.ContainsFunc(d.unserved, w.sharesClaim) || !s.isTold() {
+	if w.acks != nil || w.params.Wait <= 0 || !slices.ContainsFunc(d.unserved, w.sharesClaim) || !s.isTold() {
 		d.mustLook = true
 	}
 	d.mu.Unlock()
 	d.woken.Send()
 	return d, nil
+}
+
+// waitsInVain reports whether claims of a queue wait for something to become claimable, so that no round is due.
+func (s *Service) waitsInVain(queue string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.dispatchers[queue]
+	if d == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.unserved != nil
 }
 
 // isTold reports whether this process is told of everything that becomes claimable, so that nobody needs to look whether a notification was lost.
@@ -191,14 +205,25 @@ func (d *dispatcher) groups() (groups [][]*waiter) {
 	return groups
 }
 
-// serve makes one claim for each group, all in one transaction unless they are many, and hands out the events found. It returns how many waiters go on
+// serve makes one claim for each group, after the acks of its waiters, all in one transaction unless they are many, and hands out the events found. It returns how many waiters go on
 // waiting, and whether a claim found as many as one statement may while some of its group wait: then there may be more at once.
 func (d *dispatcher) serve(groups [][]*waiter) (unserved int, more bool) {
 	claims := make([]*operation, len(groups))
+	var acks []*operation
 	for i, g := range groups {
 		claims[i] = d.claimFor(g)
+		for _, w := range g {
+			if w.acks != nil {
+				acks, w.acks = append(acks, w.acks), nil
+			}
+		}
 	}
-	err := d.svc.commits.Start(claims...)
+	err := d.svc.commits.Start(append(acks, claims...)...)
+	if err != nil {
+		for _, op := range acks {
+			op.Refuse(err)
+		}
+	}
 	for i, op := range claims {
 		result := err
 		if err == nil {

@@ -224,6 +224,10 @@ func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	if err := <-insertOne(t.Context(), b, payload); !errors.Is(err, queue.ErrOverloaded) {
 		t.Errorf("the insert above the limit: %v, want ErrOverloaded", err)
 	}
+	refused := []queue.Ack{{Lease: queue.Lease{ID: 1}, Result: json.RawMessage(payload)}}
+	if _, _, err := b.AckAndClaim(t.Context(), refused, queue.ClaimParams{Queue: "empty"}); !errors.Is(err, queue.ErrOverloaded) {
+		t.Errorf("the claim with an ack above the limit: %v, want ErrOverloaded", err)
+	}
 	claimed := make(chan error, 1)
 	go func() {
 		_, err := b.Claim(t.Context(), queue.ClaimParams{Queue: "empty"})

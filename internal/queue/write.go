@@ -135,20 +135,29 @@ func (s *Service) Ack(ctx context.Context, acks []Ack) ([]AckResult, error) {
 	if len(acks) == 0 {
 		return nil, nil
 	}
-	bytes := len(acks) * itemOverhead
-	for i := range acks {
-		bytes += len(acks[i].Result)
-	}
-	op := &operation{Ticket: groupcommit.NewTicket(len(acks), bytes), acks: acks}
+	op := newAcks(acks)
 	if err := s.write(ctx, op); err != nil {
 		return nil, err
 	}
 	return op.acked, nil
 }
 
+// newAcks returns the operation of acks.
+func newAcks(acks []Ack) *operation {
+	bytes := len(acks) * itemOverhead
+	for i := range acks {
+		bytes += len(acks[i].Result)
+	}
+	return &operation{Ticket: groupcommit.NewTicket(len(acks), bytes), acks: acks}
+}
+
 // write has an operation committed that is no claim.
 func (s *Service) write(ctx context.Context, op *operation) error {
-	err := s.commits.Do(ctx, op)
+	return s.written(ctx, op, s.commits.Do(ctx, op))
+}
+
+// written returns the error of an operation that was answered with err.
+func (s *Service) written(ctx context.Context, op *operation, err error) error {
 	switch {
 	case err == nil && op.err != nil:
 		if !errors.Is(op.err, pg.ErrUnconfirmed) {
