@@ -1,6 +1,7 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strconv"
@@ -22,9 +23,12 @@ type Client struct {
 	account *Account
 
 	connection *connection // nil after a failure, until the next request
-	buffer     []byte
+	buffer     []byte      // of requests
+	body       []byte
 	ids        []int64
 	leases     []Lease
+	held       Lease // that the next AckAndClaim acks, a copy; zero: none
+	heldSince  time.Time
 }
 
 // Queue returns the queue that the client works on.
@@ -159,6 +163,7 @@ func (c *Client) Insert(ctx context.Context, request InsertRequest, planned time
 // ClaimRequest is a prepared request for Claim.
 type ClaimRequest struct {
 	bytes []byte
+	body  []byte // open at its end
 	wait  time.Duration
 }
 
@@ -171,18 +176,52 @@ func (t *Target) ClaimRequest(queue string, limit int, order string, wait time.D
 	if wait > 0 {
 		body = fmt.Appendf(body, `,"wait":%q`, wait)
 	}
-	return ClaimRequest{bytes: t.appendRequest(nil, "POST", "/claim", append(body, '}')), wait: wait}
+	return ClaimRequest{bytes: t.appendRequest(nil, "POST", "/claim", append(body, '}')), body: body, wait: wait}
 }
 
 // Claim claims events. The leases are valid until the next request. A claim that waits ends with ctx.
 func (c *Client) Claim(ctx context.Context, request ClaimRequest) (leases []Lease, ok bool) {
+	return c.claim(ctx, request, request.bytes, Lease{})
+}
+
+// AckAndClaim claims an event and acks the one that its last call has claimed, in one request, whose latency counts as that of both. The life of the new one counts from begin.
+func (c *Client) AckAndClaim(ctx context.Context, request ClaimRequest, begin time.Time) bool {
+	sent, held, began := request.bytes, c.held, c.heldSince
+	if held.ID != 0 {
+		c.body = fmt.Appendf(append(c.body[:0], request.body...), `,"acks":[{"id":%d,"receipt":%q}]}`, held.ID, held.Receipt)
+		c.buffer = c.target.appendRequest(c.buffer[:0], "POST", "/claim", c.body)
+		sent = c.buffer
+	}
+	leases, ok := c.claim(ctx, request, sent, held)
+	if !ok {
+		return false // the next call acks it
+	}
+	if held.ID != 0 {
+		c.Add(EndToEnd, time.Since(began), 1)
+	}
+	c.held, c.heldSince = Lease{Receipt: c.held.Receipt[:0]}, begin
+	if len(leases) > 0 {
+		c.held.ID, c.held.Receipt = leases[0].ID, append(c.held.Receipt, leases[0].Receipt...)
+	}
+	return true
+}
+
+// claim sends a claim, with the ack of an event unless that has no id.
+func (c *Client) claim(ctx context.Context, request ClaimRequest, sent []byte, held Lease) (leases []Lease, ok bool) {
 	start := time.Now()
-	body, ok := c.send(ctx, Claim, request.bytes, 200, request.wait)
+	body, ok := c.send(ctx, Claim, sent, 200, request.wait)
 	if !ok {
 		return nil, false
 	}
 	took := time.Since(start)
 	var err error
+	if held.ID != 0 {
+		body, err = c.acked(body, held, took)
+		if err != nil {
+			c.fail(ctx, Ack, err.Error())
+			return nil, false
+		}
+	}
 	if c.leases, err = parseClaim(c.leases[:0], body); err != nil {
 		c.fail(ctx, Claim, err.Error())
 		return nil, false
@@ -192,6 +231,23 @@ func (c *Client) Claim(ctx context.Context, request ClaimRequest) (leases []Leas
 		c.account.Claimed(l.ID)
 	}
 	return c.leases, true
+}
+
+// acked notes the result of the ack in the response to a claim, and returns what comes before that.
+func (c *Client) acked(body []byte, held Lease, took time.Duration) (events []byte, err error) {
+	at := bytes.LastIndex(body, nameAcks)
+	if at < 0 {
+		return nil, unexpected(body)
+	}
+	err = parseAcks(body[at:], func(id, status int64) {
+		if id != held.ID || status != 204 {
+			c.shard.fail(fmt.Sprintf("ack %d", status))
+			return
+		}
+		c.shard.add(Ack, took, 1)
+		c.account.Acked(id)
+	})
+	return body[:at], err
 }
 
 // Ack acks one event.

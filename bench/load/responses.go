@@ -10,6 +10,7 @@ import (
 var (
 	nameID        = []byte(`"id":`)
 	nameIDs       = []byte(`"ids":`)
+	nameAcks      = []byte(`"acks":`)
 	nameStatus    = []byte(`"status":`)
 	nameReceipt   = []byte(`"receipt":`)
 	nameCode      = []byte(`"code":`)

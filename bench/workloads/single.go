@@ -14,6 +14,7 @@ type Single struct {
 	Duration    time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`
 	Rate        float64       `placeholder:"N" help:"Insert N events a second (an open loop); latency counts from the planned time."`
 	Poisson     bool          `help:"With --rate: at random times, as independent clients would, instead of evenly."`
+	AckByClaim  bool          `help:"Ack each event with the claim of the next one, in one request."`
 }
 
 func (*Single) name() string { return "single" }
@@ -37,7 +38,11 @@ func (w *Single) run(ctx context.Context, s *session) error {
 			label = fmt.Sprintf("%s at %g/s", label, w.Rate)
 			arrivals = load.NewArrivals(w.Rate, w.Poisson)
 		}
-		result, err := s.measure(ctx, measurement{label: label, server: srv, clients: []clients{s.singles(n, arrivals)}, duration: w.Duration})
+		run := s.singles(n, arrivals)
+		if w.AckByClaim {
+			run = s.singlesAckedByClaims(n, arrivals)
+		}
+		result, err := s.measure(ctx, measurement{label: label, server: srv, clients: []clients{run}, duration: w.Duration})
 		if err != nil {
 			return err
 		}
@@ -52,18 +57,36 @@ func (s *session) singles(n int, arrivals *load.Arrivals) clients {
 	return clients{n, func(srv *server, queue string) cycle {
 		insert, claim := srv.target.InsertRequest(queue, s.payload), srv.target.ClaimRequest(queue, 1, "", 0)
 		return func(ctx context.Context, c *load.Client) {
-			begin := time.Now()
-			if arrivals != nil {
-				var ok bool
-				if begin, ok = arrivals.Wait(ctx, c); !ok {
-					return
-				}
-			}
-			if _, ok := c.Insert(ctx, insert, begin); !ok {
+			begin, ok := insertNext(ctx, c, insert, arrivals)
+			if !ok {
 				return
 			}
 			if leases, _ := c.Claim(ctx, claim); len(leases) > 0 && c.Ack(ctx, leases[0]) {
 				c.Add(load.EndToEnd, time.Since(begin), 1)
+			}
+		}
+	}}
+}
+
+// insertNext inserts an event, at once or when arrivals (nil: none) say, and returns from when its life counts.
+func insertNext(ctx context.Context, c *load.Client, insert load.InsertRequest, arrivals *load.Arrivals) (begin time.Time, ok bool) {
+	begin = time.Now()
+	if arrivals != nil {
+		if begin, ok = arrivals.Wait(ctx, c); !ok {
+			return begin, false
+		}
+	}
+	_, ok = c.Insert(ctx, insert, begin)
+	return begin, ok
+}
+
+// singlesAckedByClaims are singles that ack each event with the claim of the next one. A life ends with that.
+func (s *session) singlesAckedByClaims(n int, arrivals *load.Arrivals) clients {
+	return clients{n, func(srv *server, queue string) cycle {
+		insert, claim := srv.target.InsertRequest(queue, s.payload), srv.target.ClaimRequest(queue, 1, "", 0)
+		return func(ctx context.Context, c *load.Client) {
+			if begin, ok := insertNext(ctx, c, insert, arrivals); ok {
+				c.AckAndClaim(ctx, claim, begin)
 			}
 		}
 	}}
