@@ -52,6 +52,9 @@ type WorkerConfig struct {
 	Concurrency int
 	// ClaimForFreeSlots has the worker claim no more events than it can begin to work on.
 	ClaimForFreeSlots bool
+	// ClaimInterval is at least how long after the answer to a claim the next one is sent, unless that answer had as many events as were asked for, so that more may wait; 0: it is sent at once.
+	// Where events come one by one it has the events of that time claimed, and mostly acked, with one request, at the price of waiting for it.
+	ClaimInterval time.Duration
 	// Lease is how long an event is held without a sign of life of the worker, which extends it at each third of that time: the time until
 	// others take over the events of a dead worker. It is no limit of the work; 0: [DefaultLease].
 	Lease time.Duration
@@ -120,8 +123,8 @@ func (w *Worker) begin() error {
 		return errors.New("client: the worker runs already")
 	case len(w.handlers) == 0:
 		return errors.New("client: the worker has no handler; see Handle")
-	case w.cfg.Concurrency < 0 || w.cfg.Lease < 0 || w.cfg.Wait < 0 || w.cfg.Wait > MaxWait:
-		return fmt.Errorf("client: Concurrency and Lease of a worker must not be negative, and Wait be from 0 to %v", MaxWait)
+	case w.cfg.Concurrency < 0 || w.cfg.ClaimInterval < 0 || w.cfg.Lease < 0 || w.cfg.Wait < 0 || w.cfg.Wait > MaxWait:
+		return fmt.Errorf("client: Concurrency, ClaimInterval and Lease of a worker must not be negative, and Wait be from 0 to %v", MaxWait)
 	}
 	w.isRunning = true
 	return nil
@@ -245,8 +248,9 @@ func (r *workerRun) claim(ctx context.Context) {
 	defer r.releaseAhead() //nolint:contextcheck // events are given back after ctx has ended
 	var trouble claimTrouble
 	var gather time.Duration // how long to wait for further slots
+	var next time.Time       // no claim before
 	for failures := 0; ; {
-		free := r.awaitSlots(ctx, gather)
+		free := r.awaitSlots(ctx, gather, next)
 		if free == 0 {
 			return
 		}
@@ -264,7 +268,10 @@ func (r *workerRun) claim(ctx context.Context) {
 			r.release(leases) //nolint:contextcheck // as above
 			return
 		}
-		gather = gatherFor(limit, len(events), time.Since(asked))
+		gather, next = gatherFor(limit, len(events), time.Since(asked)), time.Time{}
+		if 0 < len(events) && len(events) < limit {
+			next = time.Now().Add(r.cfg.ClaimInterval)
+		}
 		for _, e := range events {
 			r.start(e, asked) //nolint:contextcheck // claimed events outlive ctx
 		}
@@ -345,12 +352,17 @@ func (r *workerRun) aheadFor(gather time.Duration) int {
 	return int(min(int64(gather/r.worked), maxAhead)) * r.cfg.Concurrency
 }
 
-// awaitSlots waits until a handler can be started, and then for up to gather until all can be that one claim can get events for. It returns how many can be; 0: ctx has ended.
+// awaitSlots waits until a handler can be started, and then for up to gather until all can be that one claim can get events for; and at least until next. It returns how many can be; 0: ctx has ended.
 //
 // With a backlog gather is what the last claim took, for which its slots were idle anyway: a claim of many events costs less for each. Where handlers take no longer than that, a claim gets
 // as many events as there are slots; where they do, a slot is idle for at most twice as long as it was.
-func (r *workerRun) awaitSlots(ctx context.Context, gather time.Duration) int {
-	var late, stale <-chan time.Time // nil: no slot was free yet; no event was claimed ahead
+func (r *workerRun) awaitSlots(ctx context.Context, gather time.Duration, next time.Time) int {
+	var early, late, stale <-chan time.Time // nil: next has come; no slot was free yet; no event was claimed ahead
+	if rest := time.Until(next); rest > 0 {
+		timer := time.NewTimer(rest)
+		defer timer.Stop()
+		early = timer.C
+	}
 	isLate := gather <= 0
 	for ctx.Err() == nil {
 		r.mu.Lock()
@@ -362,7 +374,7 @@ func (r *workerRun) awaitSlots(ctx context.Context, gather time.Duration) int {
 		if free > 0 && !isLate {
 			wanted = min(r.cfg.Concurrency, maxClaim)
 		}
-		isEnough := free >= wanted
+		isEnough := free >= wanted && early == nil
 		r.wanted = wanted
 		if isEnough {
 			r.wanted = 1
@@ -383,6 +395,8 @@ func (r *workerRun) awaitSlots(ctx context.Context, gather time.Duration) int {
 		}
 		select {
 		case <-r.freed:
+		case <-early:
+			early = nil
 		case <-late:
 			isLate = true
 		case <-stale:

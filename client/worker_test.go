@@ -142,7 +142,7 @@ func TestClaimsWithABacklogWaitForMoreSlots(t *testing.T) {
 	}
 	r := newRun(slots)
 	free := make(chan int)
-	go func() { free <- r.awaitSlots(t.Context(), time.Hour) }()
+	go func() { free <- r.awaitSlots(t.Context(), time.Hour, time.Time{}) }()
 	for range slots {
 		r.mu.Lock()
 		r.busy--
@@ -152,10 +152,10 @@ func TestClaimsWithABacklogWaitForMoreSlots(t *testing.T) {
 	if n := <-free; n != slots {
 		t.Errorf("with a backlog, the next claim is of %d slots, want all %d", n, slots)
 	}
-	if n := newRun(slots-1).awaitSlots(t.Context(), time.Millisecond); n != 1 {
+	if n := newRun(slots-1).awaitSlots(t.Context(), time.Millisecond, time.Time{}); n != 1 {
 		t.Errorf("when the others stay busy, the next claim is of %d slots, want the one that is free", n)
 	}
-	if n := newRun(slots-1).awaitSlots(t.Context(), 0); n != 1 {
+	if n := newRun(slots-1).awaitSlots(t.Context(), 0, time.Time{}); n != 1 {
 		t.Errorf("without a backlog, the next claim is of %d slots, want the one that is free", n)
 	}
 	for _, claim := range []struct {
@@ -245,6 +245,57 @@ func TestQuickEventsAreClaimedAheadAndReleasedWhenTheyHaveToWait(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// After a claim that got fewer events than it asked for, the next one waits for the interval; after one that got all, or none, it does not.
+func TestClaimsKeepTheirInterval(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		interval time.Duration
+		answers  []int // events, of the two that are asked for
+	}{"after some": {300 * time.Millisecond, []int{1, 0, 1}}, "after all or none": {time.Hour, []int{2, 0, 2}}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkInterval(t, tc.interval, tc.answers)
+		})
+	}
+}
+
+func checkInterval(t *testing.T, interval time.Duration, answers []int) {
+	t.Helper()
+	var at []time.Time // when a claim was answered; the next one came
+	enough := make(chan struct{})
+	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ack" {
+			ackAll(w, r)
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body) // else the end of the connection is not seen
+		at = append(at, time.Now())
+		if len(at)/2 == len(answers) {
+			close(enough)
+			<-r.Context().Done()
+			return
+		}
+		events := make([]Event, answers[len(at)/2])
+		for i := range events {
+			events[i] = Event{ID: int64(len(at)*10 + i), Receipt: "r", Payload: json.RawMessage("{}")}
+		}
+		at = append(at, time.Now())
+		_ = json.NewEncoder(w).Encode(claimedEvents{Events: events})
+	})
+	w := c.NewWorker(WorkerConfig{Concurrency: 2, ClaimForFreeSlots: true, ClaimInterval: interval, Wait: time.Nanosecond})
+	Handle(w, "", func(context.Context, Job[struct{}]) (any, error) { return nil, nil })
+	stop := run(t, w)
+	<-enough
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	for i, events := range answers {
+		if waited := at[2*i+2].Sub(at[2*i+1]); events == 1 && waited < interval {
+			t.Errorf("claim %d, which got %d of 2 events, was followed by the next one after %s, want %s", i+1, events, waited, interval)
+		}
 	}
 }
 

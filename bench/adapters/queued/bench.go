@@ -108,7 +108,7 @@ func (b *bench) insert(ctx context.Context, n int, padding string) {
 // work works jobs until ctx ends. A job is done when its ack is in the database.
 func (b *bench) work(ctx context.Context) error {
 	w := b.client.NewWorker(client.WorkerConfig{
-		Queue: queueName, Concurrency: b.cfg.workers, Lease: b.cfg.lease, Grace: handlerTime, Logger: b.logger,
+		Queue: queueName, Concurrency: b.cfg.workers, ClaimInterval: b.cfg.claimEvery, Lease: b.cfg.lease, Grace: handlerTime, Logger: b.logger,
 		OnEnd: func(e client.Ended) {
 			if e.End == client.EndDone {
 				b.done.Add(1)

@@ -27,10 +27,11 @@ type settings struct {
 	batchMax      int
 	batchEvery    time.Duration
 
-	workers int
-	lease   time.Duration
-	payload int // bytes of a job, about
-	work    time.Duration
+	workers    int
+	lease      time.Duration
+	claimEvery time.Duration // at least; 0: as soon as a slot is free
+	payload    int           // bytes of a job, about
+	work       time.Duration
 
 	sampleEvery time.Duration
 }
@@ -97,6 +98,7 @@ func settingsOf(environ []string) (settings, error) {
 		batchMax:      min(r.number("PRODUCER_BATCH_MAX", 128, 1), maxInsert),
 		batchEvery:    millis("PRODUCER_BATCH_MS", 10, 1),
 		workers:       r.number("WORKER_COUNT", 32, 1),
+		claimEvery:    millis("QUEUED_BENCH_CLAIM_INTERVAL_MS", 0, 0),
 		lease:         millis("LEASE_DEADLINE_MS", 30_000, 100),
 		payload:       r.number("JOB_PAYLOAD_BYTES", 256, 0),
 		work:          millis("JOB_WORK_MS", 1, 0),
