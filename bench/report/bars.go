@@ -24,6 +24,7 @@ type Bar struct {
 var Bars = []Bar{
 	{part: "single.64", name: "single, 64 connections ÷ one-by-one floor", value: `single\.64`, of: []string{"floor.one"}, least: 2.5},
 	{part: "single.256", name: "single, 256 connections ÷ one-by-one floor", value: `single\.256`, of: []string{"floor.one"}, least: 3, goal: 4},
+	{part: "next.64", name: "single, acked with the next claim ÷ by itself, processor time", value: `next\.64 machine CPU`, of: []string{"single.64 machine CPU"}, most: 0.9},
 	{part: "batch", name: "batch ÷ River", value: `batch`, of: []string{"river.bench", "river.copy"}, least: 1, goal: 1.5},
 	{part: "river.bench", name: "River ÷ batch, by processor time", value: `river\.bench machine CPU`, of: []string{"batch machine CPU"}, least: 1, goal: 1.6},
 	{part: "river.copy", name: "River by COPY ÷ batch, by processor time", value: `river\.copy machine CPU`, of: []string{"batch machine CPU"}, least: 1, goal: 1.6},

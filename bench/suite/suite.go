@@ -151,6 +151,7 @@ type workload struct {
 var workloadParts = []workload{
 	{"single.64", "single events over HTTP, 64 connections", "single --connections 64", true},
 	{"single.256", "single events over HTTP, 256 connections", "single --connections 256", true},
+	{"next.64", "single events, each acked with the claim of the next one, 64 connections", "single --connections 64 --ack-by-claim", true},
 	{"batch", "batches of 100 events over HTTP, 4 connections", "batch --batch 100 --connections 4", true},
 	{"idle", "a request to an idle server, beside its statement alone", "idle", false},
 	{"depth", "rate and latency with 1,000 and with 1,000,000 events waiting", "depth", false},

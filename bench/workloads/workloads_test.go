@@ -33,6 +33,7 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 	}{
 		{&Single{Connections: []int{1, 3}, Duration: brief}, 2, nil},
 		{&Single{Connections: []int{3}, Duration: brief, Rate: 50, Poisson: true}, 1, nil},
+		{&Single{Connections: []int{3}, Duration: brief, AckByClaim: true}, 1, nil},
 		{&Batch{Batch: []int{5, 7}, Connections: []int{2}, Duration: brief}, 2, nil},
 		{&Idle{Rounds: 3, Pause: time.Millisecond}, 1, []string{
 			"insert_http_minus_sql_p50_ms", "claim_http_minus_sql_p50_ms", "ack_http_minus_sql_p50_ms",
