@@ -92,6 +92,7 @@ func TestLimitsOfAQueueChangeAtOnceForWhatWaits(t *testing.T) {
 	b.exec(t, `update agent_private.group_wake set at = now()`)
 	b.wantClaimed(t, "q", "when the scheduled one is due", ids[0])
 	b.exec(t, `select agent.delete_events(array_agg(id)) from agent.event`)
+	b.exec(t, `update agent_private.group_wake set at = now()`) // when the leases would have ended
 	b.exec(t, `select agent_service.prune_groups('', '')`)
 	if isLimited := pgtest.Query[bool](t, b.sql, `select exists (select from agent.queue_group) or exists (select from agent.queue where flow_version is not null)`); isLimited {
 		t.Error("groups are looked at still, when none has anything")

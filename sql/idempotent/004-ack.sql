@@ -404,8 +404,8 @@ begin
     , in_total = null
   where e.id = any(_mine)
   returning id, queue, vt, type, priority;
-  if exists (select from agent.queue q where q.flow_paced) then
-    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_mine) and e.flow in (-1, 2);
+  if exists (select from agent.queue q where q.flow_version is not null) then
+    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_mine) and e.group_key is not null and agent_private.lacks_slot(e);
   end if;
 end
 $func$;
@@ -482,7 +482,7 @@ begin
   left join released r on r.id = n.id and n.place = any (_places)
   order by n.place;
   if exists (select from agent.queue q where q.flow_version is not null) then -- their slots are for others until then, and a rate is for those who claim
-    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_held) and e.group_key is not null and (_delay > interval '0' or e.flow in (-1, 2));
+    perform agent_private.return_slot(e.id) from agent.event e where e.id = any (_held) and e.group_key is not null and (_delay > interval '0' or agent_private.lacks_slot(e));
   end if;
 end
 $func$;

@@ -425,6 +425,18 @@ begin
 end
 $func$;
 
+-- Whether an event that was claimed, and is given back at once, has to wait for its turn again, see return_slot: its claim counts where claims do, or other limits than those in force have admitted it.
+create or replace function agent_private.lacks_slot(_event agent.event)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return _event.flow in (-1, 2)
+    or _event.flow_version is distinct from (select q.flow_version from agent.queue q where q.name = _event.queue and q.flow_version is not null);
+end
+$func$;
+
 -- Has the leases of a queue count against its limit that there are when it is set.
 create or replace function agent_private.count_leases(_queue text)
 returns void
@@ -691,7 +703,7 @@ end
 $func$;
 
 -- Has those admitted events of groups, which the caller has locked, wait again that other limits than those in force have admitted, or none, and that are not leased. A lease that has
--- ended is lost then. One that a rate has put off is due from the time on at which it was admitted.
+-- ended is lost then. One that a rate has put off is due from the time on at which it was admitted. Leaves wakes for those that are leased, or that others have locked.
 create or replace function agent_private.withdraw_turns(_queue text, _locked text[])
 returns void
 language plpgsql volatile
@@ -761,7 +773,21 @@ begin
   end if;
   if _withdrawn = _max_withdrawn then -- there may be more
     insert into agent_private.group_wake (queue, key, event_id) select _queue, k.key, 0 from unnest(_locked) as k (key);
+    return;
   end if;
+  insert into agent_private.group_wake (queue, key, at, event_id) -- when the first of these leases ends, unless others have the event locked
+  select _queue, k.key, greatest(e.at, _now + interval '100 ms'), 0
+  from unnest(_locked) as k (key)
+  cross join lateral
+  ( select min(case when o.attempts > 0 and o.nacked_at is null then o.vt else _now end)
+    from
+    ( select o.attempts, o.nacked_at, o.vt
+      from agent.event o
+      where o.queue = _queue and o.group_key = k.key and o.flow <= 2 and o.flow_version is distinct from _version
+      limit 10000
+    ) as o
+  ) as e (at)
+  where e.at is not null;
 end
 $func$;
 

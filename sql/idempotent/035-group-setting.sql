@@ -228,16 +228,7 @@ begin
   from (select n.key, max(n.until) from unnest(_locked, _until) as n (key, until) group by n.key) as h (key, until)
   where g.queue = _queue and g.key = h.key;
   insert into agent_private.group_wake (queue, key, at, event_id)
-  select distinct _queue, n.key, n.until, 0::int8 from unnest(_locked, _until) as n (key, until)
-  union
-  select _queue, n.key, e.vt, 0 -- when leases end
-  from (select distinct n.key from unnest(_locked) as n (key)) as n
-  cross join lateral
-  ( select e.vt
-    from agent.event e
-    where e.queue = _queue and e.group_key = n.key and e.flow <= 2 and e.vt > _now and e.attempts > 0 and e.nacked_at is null
-    limit 1000
-  ) as e;
+  select distinct _queue, n.key, n.until, 0::int8 from unnest(_locked, _until) as n (key, until);
   perform agent_private.revoke_turns(_queue, _locked);
   perform agent_private.withdraw_turns(_queue, _locked);
   insert into agent_private.group_wake (queue, key, at, event_id, hold_until) -- for the events that others have locked
@@ -372,7 +363,6 @@ as $func$
 declare
   _row agent.queue_group;
   _ids int8[];
-  _ends timestamptz[];
 begin
   perform pg_advisory_xact_lock(31321898691467264 + (hashtextextended(_queue || '/' || _group, 0) & 1023)); -- see lock_groups
   select g.* into _row from agent.queue_group g where g.queue = _queue and g.key = _group for no key update;
@@ -393,15 +383,9 @@ begin
   _ids = array(select e.id from agent.event e where e.queue = _queue and e.group_key = _group and e.flow <= 2 order by e.id for update);
   update agent.event e set flow_version = null where e.id = any (_ids); -- no others: those it would wait for, out of the order of their ids
   perform agent_private.withdraw_turns(_queue, array[_group]);
-  _ends = array
-  ( select e.vt from agent.event e
-    where e.queue = _queue and e.group_key = _group and e.flow <= 2 and e.vt > clock_timestamp()
-    order by e.vt
-    limit 1000
-  );
   insert into agent_private.group_wake (queue, key, at, event_id)
   select _queue, _group, w.at, 0
-  from (select clock_timestamp() union all select _held_until where _held_until > clock_timestamp() union all select unnest(_ends)) as w (at);
+  from (select clock_timestamp() union all select _held_until where _held_until > clock_timestamp()) as w (at);
   perform agent.notify_queues(array[_queue]);
   return _row;
 end
