@@ -119,3 +119,35 @@ func TestAnEventThatWasLockedWhenLimitsChangedComesBack(t *testing.T) {
 		})
 	}
 }
+
+// An event of a transaction that began when others held, or none, and is committed after claims have looked at all groups, is found by claims that look for nothing more.
+func TestAnEventThatWasInsertedWhileLimitsChangedComesBack(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{"other limits": `{"concurrency": 2}`, "no limits": `null`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", before)
+			b.insertBacklog(t, "q", 700)
+			tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var id int64
+			if err := tx.QueryRow(t.Context(), `select id from agent.insert_events(array['{}']::jsonb[], array['q'], _options => array['{"group": "a", "priority": -1}']::jsonb[])`).Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			b.limit(t, "q", `{"concurrency": 1}`)
+			b.claimOneByOne(t, "q", 10)
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for range 600 { // one of twenty looks, by chance
+				if slices.Contains(b.claimOneByOne(t, "q", 1), id) {
+					return
+				}
+			}
+			t.Error("no claim found it")
+		})
+	}
+}

@@ -158,7 +158,7 @@ begin
     perform agent_private.check_waiting_events(_queue, greatest(_limit, 100));
   end if;
   if _flow_version is not null or _total is not null then
-    _limit = agent_private.begin_limited_claim(_queue, _flow_version is not null, _total, _limit);
+    _limit = agent_private.begin_limited_claim(_queue, _flow_version is not null, _total, _limit, _lanes, _watermarks);
     if _limit = 0 then
       return;
     end if;

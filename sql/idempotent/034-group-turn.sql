@@ -21,8 +21,8 @@ end
 $func$;
 
 -- To be called before a claim from a queue with limits: looks at the groups that have due wakes, and returns how many of _limit events may be claimed by the limit of the queue, _total
--- (null: none). With that, claims of the queue come one after the other.
-create or replace function agent_private.begin_limited_claim(_queue text, _is_grouped boolean, _total int4, _limit int4)
+-- (null: none). With that, claims of the queue come one after the other. The last arguments are those of the claim.
+create or replace function agent_private.begin_limited_claim(_queue text, _is_grouped boolean, _total int4, _limit int4, _lanes int4[], _watermarks timestamptz[])
 returns int4
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -40,9 +40,9 @@ begin
       return 0;
     end if;
   end if;
-  -- Leases that have ended where claims count, and what was written by hand: claims that are not short would not look for them.
-  if _is_grouped and random() < 0.05 and exists (select from agent.queue q where q.name = _queue and q.flow_paced) then
-    perform agent_private.wake_stale_groups(_queue, null, null, interval '1 hour');
+  -- Leases that have ended where claims count, what was written by hand, and what was inserted by limits that others have changed meanwhile: claims that are not short would not look for them.
+  if _is_grouped and random() < 0.05 then
+    perform agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '1 hour', _limit);
   end if;
   if _is_grouped
     and ( exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp())
@@ -50,7 +50,7 @@ begin
     )
   then
     if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.after_key is not null) then -- those that the claim would pass over go before others
-      perform agent_private.wake_stale_groups(_queue, null, null, interval '1 hour');
+      perform agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '1 hour', _limit);
     end if;
     perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
   end if;
@@ -89,8 +89,8 @@ end
 $func$;
 
 -- Leaves wakes, which are due since _since, for groups with events that can be claimed by their vt, and that other limits than those in force have admitted, or none: of the first ones in each
--- lane from its watermark on. Without _lanes, of all lanes.
-create or replace function agent_private.wake_stale_groups(_queue text, _lanes int4[], _watermarks timestamptz[], _since interval)
+-- lane from its watermark on. Without _lanes, of all lanes. With the _limit of a claim it looks no further than at those that the claim might pass over.
+create or replace function agent_private.wake_stale_groups(_queue text, _lanes int4[], _watermarks timestamptz[], _since interval, _limit int4 default null)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -118,10 +118,14 @@ begin
     from unnest(_lanes, _watermarks) as l (priority, watermark)
     cross join lateral
     ( select e.group_key
-      from agent.event e
-      where e.queue = _queue and e.priority = l.priority and e.vt >= coalesce(l.watermark, '-infinity') and e.vt <= _now
-      and case when e.group_key is null then _is_fair else e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow in (-1, 2)) end
-      order by e.vt, e.id
+      from
+      ( select e.group_key, e.flow, e.flow_version
+        from agent.event e
+        where e.queue = _queue and e.priority = l.priority and e.vt >= coalesce(l.watermark, '-infinity') and e.vt <= _now
+        order by e.vt, e.id
+        limit case when _limit is not null then greatest(_limit, 100) + 100 end
+      ) as e
+      where case when e.group_key is null then _is_fair else e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow in (-1, 2)) end
       limit 100
     ) as e
   );
