@@ -1076,6 +1076,29 @@ func TestAGroupIsClaimedNoFasterThanItsRate(t *testing.T) {
 }
 
 // What is released has its token back, and comes before what was admitted ahead for later.
+// To run an event makes it due. One that its rate has put off is due already.
+func TestToRunEventsKeepsTheRate(t *testing.T) {
+	t.Parallel()
+	for name, flow := range map[string]string{
+		"a rate": `{"rate": {"limit": 1, "period": "1 h"}}`, "and order": `{"rate": {"limit": 1, "period": "1 h"}, "order": true}`, "and turns": `{"rate": {"limit": 1, "period": "1 h"}, "fair": true}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", flow)
+			ids := b.insertGrouped(t, "q", "a", "a")
+			b.wantClaimed(t, "q", "at first", ids[0])
+			b.exec(t, `select agent.delete_event($1)`, ids[0])
+			if n := pgtest.Query[int64](t, b.sql, `select agent.run_queue('q')`); n != 0 {
+				t.Errorf("%d events were run", n)
+			}
+			b.wantClaimed(t, "q", "when the queue was run")
+			b.exec(t, `select agent.run_event($1)`, ids[1])
+			b.wantClaimed(t, "q", "when the event was run")
+		})
+	}
+}
+
 func TestAReleasedEventIsClaimedAgainBeforeWhatTheRateHasPutOff(t *testing.T) {
 	t.Parallel()
 	for name, burst := range map[string]int{"a burst of one": 1, "a burst of three": 3} {

@@ -553,7 +553,7 @@ begin
 end
 $func$;
 
--- Makes an event that waits for its time claimable now. One that is claimable stays as it is. It gets no further attempt by that. Raises QD002 if there is no such
+-- Makes an event that waits for its time claimable now. One that is claimable stays as it is, and so does one that the rate of its group has put off. It gets no further attempt by that. Raises QD002 if there is no such
 -- event, QD006 if it is leased and QD007 if it has left its queue. Only an event of the queues that _queues stands for is found (null: all; see
 -- is_queue_allowed). Waiting claims are woken unless _notify is false.
 create or replace function agent.run_event(_id int8, _notify boolean default true, _queues text[] default null)
@@ -588,7 +588,7 @@ begin
     perform agent_private.record_audit('event.run', _id::text, jsonb_build_object('queue', _event.queue)) where _state = 'scheduled';
   elsif _state = 'leased' then
     raise exception 'event % is leased until %', _id, _event.vt using errcode = 'QD006';
-  elsif _state = 'scheduled' then
+  elsif _state = 'scheduled' and not agent_private.is_put_off(_event.flow, _event.vt, _event.admitted_at, _event.nacked_at) then
     update agent.event e
     set vt = clock_timestamp(), due_at = case when e.due_at > clock_timestamp() then clock_timestamp() else e.due_at end
     where e.id = _id
@@ -604,7 +604,7 @@ $func$;
 
 -- Makes up to _limit events of a queue claimable now that wait for their time, of _types or (none) of whatever type, with _nacked_only only those that wait
 -- after a nack, and returns how many. They come in the order in which they would have become claimable. Leased events, and those that other
--- transactions have locked, stay as they are. Those of a paused queue are claimable when it is resumed.
+-- transactions have locked, stay as they are, as do those that the rates of their groups have put off. Those of a paused queue are claimable when it is resumed.
 create or replace function agent.run_queue(_name text, _limit int4 default 1000, _types text[] default null, _nacked_only boolean default false)
 returns int8
 language plpgsql volatile
@@ -676,6 +676,7 @@ begin
         where e.queue = _name and e.priority = run_events.priority and e.vt >= run_events.vt and (e.vt, e.id) > (run_events.vt, run_events.id)
         and (e.vt < agent_private.no_turn() or e.flow is null)
         and agent_private.event_state(e, _now) <> 'leased'
+        and not agent_private.is_put_off(e.flow, e.vt, e.admitted_at, e.nacked_at)
         and (e.nacked_at is not null or not _nacked_only)
         and coalesce(e.nacked_at, e.enqueued_at) <= began
         and (coalesce(cardinality(_types), 0) = 0 or e.type = any (_types))

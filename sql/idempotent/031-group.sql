@@ -41,6 +41,12 @@ returns boolean
 language sql immutable parallel safe
 return _policy.flow_concurrency is not null or _policy.flow_order or _policy.flow_fair or _policy.flow_rate_limit is not null;
 
+-- Whether an admitted event is due, and its rate has put it off until its vt. For an event that is not leased. Inlined, like agent.receipt.
+create or replace function agent_private.is_put_off(_flow int2, _vt timestamptz, _admitted_at timestamptz, _nacked_at timestamptz)
+returns boolean
+language sql immutable parallel safe
+return coalesce(_flow between 0 and 1 and _vt > _admitted_at and coalesce(_nacked_at <= _admitted_at, true), false);
+
 -- The advisory lock of those who have events of groups in a queue need turns that did not: whoever has it does that. Taken before the row of the queue.
 create or replace function agent_private.turns_lock(_queue text)
 returns int8
@@ -737,7 +743,7 @@ begin
       , nacked_at = case when e.attempts > 0 then coalesce(e.nacked_at, e.vt) end
     from
     ( select o.place
-      , case when o.flow between 0 and 1 and o.vt > o.admitted_at and coalesce(o.nacked_at <= o.admitted_at, true) then greatest(o.admitted_at, o.due_at) else o.vt end
+      , case when agent_private.is_put_off(o.flow, o.vt, o.admitted_at, o.nacked_at) then greatest(o.admitted_at, o.due_at) else o.vt end
       from unnest(_locked) as k (key)
       cross join lateral
       ( select e.ctid, e.flow, e.vt, e.admitted_at, e.nacked_at, e.due_at
