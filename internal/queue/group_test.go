@@ -225,6 +225,27 @@ func TestAnAckHandsASlotOverToAClaimThatWaits(t *testing.T) {
 	}
 }
 
+// The event that stands in the way of others is moved: they have their turn, and a claim that waits for it gets it.
+func TestAClaimThatWaitsGetsWhatIsBehindAnEventThatIsMoved(t *testing.T) {
+	t.Parallel()
+	patient := func(cfg *queue.Config) { cfg.PollInterval = time.Hour } // who is not told waits for ever
+	b := setup(t, patient)
+	runService(t, b.Service)
+	b.limit(t, "q", `{"order": true}`)
+	ids := b.insertGrouped(t, "q", "a", "a")
+	b.exec(t, `select agent.nack_event(e.id, agent.receipt(e), '1 hour') from agent.claim_events('q') e`)
+	got := make(chan []queue.Event, 1)
+	go func() {
+		events, _ := b.Claim(t.Context(), queue.ClaimParams{Queue: "q", Wait: 20 * time.Second})
+		got <- events
+	}()
+	eventually(t, "the claim waits", func() bool { return queue.Offers(b.Service, "q") && queue.IsTold(b.Service) })
+	b.exec(t, `select agent.move_events('q', 'other', 1)`)
+	if events := <-got; len(events) != 1 || events[0].ID != ids[1] {
+		t.Errorf("the waiting claim got %+v", events)
+	}
+}
+
 // A claim that waits in the process of the ack gets the next event in the transaction of the ack, once it is known that acks free slots in its queue.
 func TestAnAckTakesTheClaimThatWaitsForItsSlotAlong(t *testing.T) {
 	t.Parallel()

@@ -504,7 +504,8 @@ end
 $func$;
 
 -- Moves up to _limit events of a queue that are not leased, of _types or (none) of whatever type, into another queue and returns how many. They
--- keep their ids, attempts and options. Those that can be claimed come behind the events of the other queue, and their age begins anew.
+-- keep their ids, attempts and options. Those that can be claimed come behind the events of the other queue, and their age begins anew. Waiting claims
+-- of both queues are woken: where groups need turns, those behind the moved ones may have theirs.
 create or replace function agent.move_events(_from text, _to text, _limit int4 default 1000, _types text[] default null)
 returns int8
 language plpgsql volatile
@@ -547,6 +548,7 @@ begin
     perform agent.notify_queues(array[_to]);
   end if;
   if _moved > 0 then
+    perform agent.notify_queues(array[_from]) from agent.queue q where q.name = _from and q.flow_version is not null;
     perform agent_private.record_audit('queue.move', _from, jsonb_build_object('to', _to, 'events', _moved));
   end if;
   return _moved;
