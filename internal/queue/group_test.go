@@ -400,6 +400,27 @@ func TestTurnsComeWhenTheClockWasSetBack(t *testing.T) {
 	}
 }
 
+// What the rate of a group has put off comes when the rate allows it by the clock that was set back, also if that was an hour before the highest time known.
+func TestARatePutsOffNoLongerWhenTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	for name, flow := range map[string]string{"a rate": `{"rate": {"limit": 10, "period": "1 minute"}}`, "and order": `{"rate": {"limit": 10, "period": "1 minute"}, "order": true}`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, nil)
+			b.limit(t, "q", flow)
+			ids := b.insertGrouped(t, "q", "a", "a")
+			b.wantClaimed(t, "q", "before", ids[0])
+			b.exec(t, `select agent.delete_event($1)`, ids[0])
+			b.exec(t, `
+				update agent.event set vt = vt + interval '1 hour', admitted_at = admitted_at + interval '1 hour', enqueued_at = enqueued_at + interval '1 hour';
+				update agent.queue_group set tat = tat + interval '1 hour', last_claim = last_claim + interval '1 hour';
+				update agent.server set clock = clock_timestamp() + interval '1 hour'`)
+			b.exec(t, `select agent_service.record_server()`)
+			b.wantNext(t, "q", "afterwards", 6*time.Second, ids[1])
+		})
+	}
+}
+
 func TestAClaimOfSomeTypesDoesNotStandStillForOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -523,7 +523,7 @@ begin
 end
 $func$;
 
--- After the clock was set back: has what became due, or would have, by _highest be due _now.
+-- After the clock was set back: has what became due, or would have, by _highest be due _now, and what rates have put off be admitted again, as the times of these are of the former clock.
 create or replace function agent_private.make_woken_due(_now timestamptz, _highest timestamptz)
 returns void
 language plpgsql volatile
@@ -540,6 +540,25 @@ begin
   select array_agg(d.event_id) into _ids from due d where d.event_id > 0;
   _ids = array(select e.id from agent.event e where e.id = any (_ids) order by e.id for update); -- as acks lock them
   update agent.event e set turn_vt = _now where e.id = any (_ids) and e.flow = 4 and e.turn_vt > _now;
+  with ahead as
+  ( update agent.event e
+    set flow_version = null
+    where e.ctid = any (array
+    ( select o.place
+      from agent.queue q
+      cross join lateral agent_private.list_lanes(q.name) as l
+      cross join lateral
+      ( select o.ctid
+        from agent.event o
+        where o.queue = q.name and o.priority = l.priority and o.vt >= _now and o.vt < agent_private.no_turn()
+        and o.flow between 0 and 1 and o.flow_version is not null and (o.attempts = 0 or o.nacked_at is not null)
+        for update skip locked
+      ) as o (place)
+      where q.flow_paced
+    ))
+    returning e.queue, e.group_key
+  )
+  insert into agent_private.group_wake (queue, key, event_id) select distinct a.queue, a.group_key, 0 from ahead a; -- 0: see withdraw_turns
 end
 $func$;
 
@@ -743,7 +762,7 @@ begin
       , nacked_at = case when e.attempts > 0 then coalesce(e.nacked_at, e.vt) end
     from
     ( select o.place
-      , case when agent_private.is_put_off(o.flow, o.vt, o.admitted_at, o.nacked_at) then greatest(o.admitted_at, o.due_at) else o.vt end
+      , case when agent_private.is_put_off(o.flow, o.vt, o.admitted_at, o.nacked_at) then least(greatest(o.admitted_at, o.due_at), _now) else o.vt end
       from unnest(_locked) as k (key)
       cross join lateral
       ( select e.ctid, e.flow, e.vt, e.admitted_at, e.nacked_at, e.due_at
