@@ -163,3 +163,24 @@ func TestSQLReleasesAnEvent(t *testing.T) {
 		t.Errorf("claimed as attempt %d", again.Attempts)
 	}
 }
+
+// The time of the claim, which a released event gets back, is in the future if the clock of the database's server was set back since.
+func TestAReleasedEventIsClaimableAtOnceWhenTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	for name, statement := range map[string]string{
+		"released": `select agent.release_event($1, $2)`, "undone": `select agent.release_events(array[$1::int8], array[$2])`,
+	} {
+		for _, flow := range []string{`null`, `{"order": true}`, `{"fair": true}`} {
+			t.Run(name+" "+flow, func(t *testing.T) {
+				t.Parallel()
+				b := setup(t, nil)
+				b.limit(t, "q", flow)
+				id := b.insertGrouped(t, "q", "a")[0]
+				receipt := pgtest.Query[string](t, b.sql, `select agent.receipt(e) from agent.claim_events('q') e`)
+				b.exec(t, `update agent.event set claimed = array[now() + interval '1 hour']`)
+				b.exec(t, statement, id, receipt)
+				b.wantClaimed(t, "q", "afterwards", id)
+			})
+		}
+	}
+}

@@ -396,7 +396,7 @@ begin
   return query
   update agent.event e
   set attempts = e.attempts - 1
-    , vt = e.claimed[cardinality(e.claimed)] -- the old vt is not kept; this is the closest past time
+    , vt = least(e.claimed[cardinality(e.claimed)], clock_timestamp()) -- the old vt is not kept; this is the closest past time, unless the clock was set back
     , claimed = trim_array(e.claimed, 1)
     , nacked_at = case when e.attempts > 1 then clock_timestamp() end -- the claim before this one has ended
     , receipt_hash = nullif(substr(e.receipt_hash, 9), '') -- of that claim
@@ -467,7 +467,7 @@ begin
   with released as
   ( update agent.event e
     set attempts = e.attempts - 1
-      , vt = case when _delay > interval '0' then agent_private.add_utc(clock_timestamp(), _delay) when isfinite(e.claimed[cardinality(e.claimed)]) then e.claimed[cardinality(e.claimed)] else clock_timestamp() end -- see release_events
+      , vt = case when _delay > interval '0' then agent_private.add_utc(clock_timestamp(), _delay) when isfinite(e.claimed[cardinality(e.claimed)]) then least(e.claimed[cardinality(e.claimed)], clock_timestamp()) else clock_timestamp() end -- see release_events
       , claimed = trim_array(e.claimed, 1)
       , nacked_at = case when e.attempts > 1 then clock_timestamp() end
       , receipt_hash = nullif(substr(e.receipt_hash, 9), '')
