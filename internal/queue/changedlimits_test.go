@@ -7,28 +7,28 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-// insertBacklog inserts so many events into a queue, each of a group of its own.
-func (b env) insertBacklog(t *testing.T, q string, n int) {
+// insertBacklog inserts so many events into the queue q, each of a group of its own.
+func (b env) insertBacklog(t *testing.T, n int) {
 	t.Helper()
-	b.exec(t, `select agent.insert_event('{}', $1, _group => 'backlog ' || n) from generate_series(1, $2) n`, q, n)
+	b.exec(t, `select agent.insert_event('{}', 'q', _group => 'backlog ' || n) from generate_series(1, $1) n`, n)
 }
 
 // claimOneByOne makes so many claims of one event each by SQL, and returns the ids of what they got.
-func (b env) claimOneByOne(t *testing.T, q string, n int) []int64 {
+func (b env) claimOneByOne(t *testing.T, n int) []int64 {
 	t.Helper()
 	var ids []int64
 	for range n {
-		ids = append(ids, pgtest.Query[[]int64](t, b.sql, `select coalesce(array_agg(e.id), '{}') from agent.claim_events($1, 1) e`, q)...)
+		ids = append(ids, pgtest.Query[[]int64](t, b.sql, `select coalesce(array_agg(e.id), '{}') from agent.claim_events('q', 1) e`)...)
 	}
 	return ids
 }
 
-// passLeases has the leases of a queue that end within an hour be over since long, and whatever is to happen by then happen next.
-func (b env) passLeases(t *testing.T, q string) {
+// passLeases has the leases of the queue q that end within an hour be over since long, and whatever is to happen by then happen next.
+func (b env) passLeases(t *testing.T) {
 	t.Helper()
-	b.exec(t, `update agent.event set vt = vt - interval '2 hours' where queue = $1 and vt > now() and vt < now() + interval '1 hour'`, q)
-	b.exec(t, `update agent.event set turn_vt = turn_vt - interval '2 hours' where queue = $1 and turn_vt > now() and turn_vt < now() + interval '1 hour'`, q)
-	b.exec(t, `update agent_private.group_wake set at = at - interval '2 hours' where queue = $1 and at > now() and at < now() + interval '1 hour'`, q)
+	b.exec(t, `update agent.event set vt = vt - interval '2 hours' where queue = 'q' and vt > now() and vt < now() + interval '1 hour'`)
+	b.exec(t, `update agent.event set turn_vt = turn_vt - interval '2 hours' where queue = 'q' and turn_vt > now() and turn_vt < now() + interval '1 hour'`)
+	b.exec(t, `update agent_private.group_wake set at = at - interval '2 hours' where queue = 'q' and at > now() and at < now() + interval '1 hour'`)
 }
 
 // An event that is leased when limits change, and comes back later, is claimed in its turn also by claims that find enough else and so look for nothing more.
@@ -57,25 +57,25 @@ func TestAnEventThatWasLeasedWhenLimitsChangedComesBack(t *testing.T) {
 				b.limit(t, "q", `{"concurrency": 1}`)
 				id := pgtest.Query[int64](t, b.sql, `select agent.insert_event('{}', 'q', _group => 'a', _priority => -1)`) // more urgent than all else
 				receipt := pgtest.Query[string](t, b.sql, `select agent.receipt(e) from agent.claim_events('q') e`)
-				b.insertBacklog(t, "q", 60)
+				b.insertBacklog(t, 60)
 				for _, statement := range statements {
 					b.exec(t, statement)
-					b.claimOneByOne(t, "q", 3)
+					b.claimOneByOne(t, 3)
 				}
 				switch end {
 				case "lost":
 				case "extended": // and looked at when the lease would have ended
 					b.exec(t, give, id, receipt)
 					b.exec(t, `update agent_private.group_wake set at = now() where at > now() and at < now() + interval '11 minutes'`)
-					b.claimOneByOne(t, "q", 3)
+					b.claimOneByOne(t, 3)
 				default:
 					b.exec(t, give, id, receipt)
 				}
 				switch end {
 				case "lost", "extended", "delayed":
-					b.passLeases(t, "q")
+					b.passLeases(t)
 				}
-				if got := b.claimOneByOne(t, "q", 20); !slices.Contains(got, id) {
+				if got := b.claimOneByOne(t, 20); !slices.Contains(got, id) {
 					t.Errorf("claimed %v, and not %d: %s", got, id, pgtest.Query[string](t, b.sql, `select (to_jsonb(e) - 'event')::text from agent.event e where id = $1`, id))
 				}
 			})
@@ -94,8 +94,8 @@ func TestAnEventThatWasLockedWhenLimitsChangedComesBack(t *testing.T) {
 			t.Parallel()
 			b := setup(t, nil)
 			b.limit(t, "q", `{"order": true}`)
-			b.insertBacklog(t, "q", 60)
-			b.claimOneByOne(t, "q", 1)
+			b.insertBacklog(t, 60)
+			b.claimOneByOne(t, 1)
 			b.exec(t, `select from agent.insert_events(array['{}']::jsonb[], array['q'], _options => array['{"group": "a", "priority": -1}']::jsonb[])`)
 			tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 			if err != nil {
@@ -106,14 +106,14 @@ func TestAnEventThatWasLockedWhenLimitsChangedComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.limit(t, "q", `{"concurrency": 1}`)
-			b.claimOneByOne(t, "q", 3)
+			b.claimOneByOne(t, 3)
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			b.passLeases(t, "q")
-			b.claimOneByOne(t, "q", 1)
-			b.passLeases(t, "q")
-			if got := b.claimOneByOne(t, "q", 20); !slices.Contains(got, id) {
+			b.passLeases(t)
+			b.claimOneByOne(t, 1)
+			b.passLeases(t)
+			if got := b.claimOneByOne(t, 20); !slices.Contains(got, id) {
 				t.Errorf("claimed %v, and not %d: %s", got, id, pgtest.Query[string](t, b.sql, `select (to_jsonb(e) - 'event')::text from agent.event e where id = $1`, id))
 			}
 		})
@@ -128,7 +128,7 @@ func TestAnEventThatWasInsertedWhileLimitsChangedComesBack(t *testing.T) {
 			t.Parallel()
 			b := setup(t, nil)
 			b.limit(t, "q", before)
-			b.insertBacklog(t, "q", 700)
+			b.insertBacklog(t, 700)
 			tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -138,12 +138,12 @@ func TestAnEventThatWasInsertedWhileLimitsChangedComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.limit(t, "q", `{"concurrency": 1}`)
-			b.claimOneByOne(t, "q", 10)
+			b.claimOneByOne(t, 10)
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			for range 600 { // one of twenty looks, by chance
-				if slices.Contains(b.claimOneByOne(t, "q", 1), id) {
+				if slices.Contains(b.claimOneByOne(t, 1), id) {
 					return
 				}
 			}
