@@ -1117,7 +1117,6 @@ func TestAGroupIsClaimedNoFasterThanItsRate(t *testing.T) {
 	}
 }
 
-// What is released has its token back, and comes before what was admitted ahead for later.
 // To run an event makes it due. One that its rate has put off is due already.
 func TestToRunEventsKeepsTheRate(t *testing.T) {
 	t.Parallel()
@@ -1141,6 +1140,7 @@ func TestToRunEventsKeepsTheRate(t *testing.T) {
 	}
 }
 
+// What is released has its token back, and comes before what was admitted ahead for later.
 func TestAReleasedEventIsClaimedAgainBeforeWhatTheRateHasPutOff(t *testing.T) {
 	t.Parallel()
 	for name, burst := range map[string]int{"a burst of one": 1, "a burst of three": 3} {

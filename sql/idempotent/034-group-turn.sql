@@ -42,7 +42,7 @@ begin
   end if;
   -- Leases that have ended where claims count, what was written by hand, and what was inserted by limits that others have changed meanwhile: claims that are not short would not look for them.
   if _is_grouped and random() < 0.05 then
-    perform agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '1 hour', _limit);
+    perform agent_private.wake_stale_groups(_queue, _lanes, case when random() < 0.95 then _watermarks end, interval '1 hour', _limit); -- those are behind them that claims have passed over
   end if;
   if _is_grouped
     and ( exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp())
