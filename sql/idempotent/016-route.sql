@@ -390,16 +390,20 @@ create function agent_private.deliver(_subscriptions int8[], _positions int8[], 
 returns int8[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
-set plan_cache_mode to force_custom_plan -- with the segments that the positions are in
+set plan_cache_mode to force_generic_plan -- the statement to plan for each delivery is in log_events
 set jit to off
 set enable_seqscan to off
 set enable_bitmapscan to off
+set enable_nestloop to off -- would compare each delivery with each event and each subscription
+set enable_mergejoin to off
 as $func$
 declare
   _first int8;
   _last int8;
   _n int8;
   _ids int8[];
+  _empty_ids int8[]; -- of the events without members, and their positions
+  _empty_positions int8[];
   _unreadable int8[];
 begin
   if cardinality(_positions) = 0 then
@@ -410,12 +414,18 @@ begin
   ( insert into agent.event overriding user value -- the ids are the sequence's
     select e.*
     from unnest(_subscriptions, _positions, _matched) with ordinality as n (subscription, position, matched, ord)
-    join agent.log l on l.position = n.position and l.position between _first and _last
-    join agent.subscription s on s.id = n.subscription and (s.is_in_step or not _is_in_step)
+    join agent_private.log_events(_positions, _first, _last) l on l.position = n.position
+    join
+    ( select s.id, s.name, s.deliver_queue, s.deliver_type, s.deliver_priority, s.deliver_group_from
+      , (select q from agent.queue q where q.name = s.deliver_queue and (q.group_from is not null or q.flow_fair)) as queue
+      from agent.subscription s
+      where s.id = any (_subscriptions) -- finds each once, by index, where the join alone would read all
+      and (s.is_in_step or not _is_in_step)
+      offset 0 -- looks up the queue once for each subscription
+    ) s on s.id = n.subscription
     -- Events that were checked when they were published may be in a queue. Other events are inserted without their JSON if that could not be.
     cross join lateral (select l.text_size is not null or agent_private.is_storable(l)) as i (is_readable)
     cross join lateral (select i.is_readable, case when i.is_readable then l.event else '{}' end) as r (is_readable, event)
-    left join agent.queue q on q.name = s.deliver_queue and (q.group_from is not null or q.flow_fair)
     cross join lateral agent_private.new_event
     ( null, null, r.event, case when not l.event ? 'event_ts' or not r.is_readable then l.published_at end, s.deliver_queue
     , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => case when r.is_readable then l.meta end
@@ -423,31 +433,57 @@ begin
       ( 'subscription', s.name, 'position', l.position, 'topic', l.topic, 'matched', n.matched::jsonb
       , 'published_at', to_char(l.published_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
       )
-    , _group => coalesce(agent_private.delivery_group(s.deliver_group_from, l.key, l.topic, r.event), agent_private.default_group(r.event, q.group_from, q.flow_fair))
+    , _group => coalesce
+      ( agent_private.delivery_group(s.deliver_group_from, l.key, l.topic, r.event)
+      , agent_private.default_group(r.event, (s.queue).group_from, (s.queue).flow_fair)
+      )
     ) as e
     order by n.ord
     returning id, case when event = '{}' then (publication ->> 'position')::int8 end as position
   )
-  select count(*), array_agg(i.id), array_agg(i.id) filter
-  ( where i.position is not null and exists
-    ( select from agent.log l
-      where l.position = i.position and l.position between _first and _last
-      and l.text_size is null and not agent_private.is_storable(l)
-    )
-  )
-  into _n, _ids, _unreadable
+  select count(*), array_agg(i.id), array_agg(i.id) filter (where i.position is not null), array_agg(i.position) filter (where i.position is not null)
+  into _n, _ids, _empty_ids, _empty_positions
   from inserted i;
-  if _unreadable is not null then
-    perform agent_private.move_to_history(_unreadable, 'failed', agent_private.unreadable_reason(), false);
+  if _empty_ids is not null then
+    _unreadable =
+    ( select array_agg(e.id)
+      from unnest(_empty_ids, _empty_positions) as e (id, position)
+      join agent_private.log_events(_empty_positions, _first, _last) l on l.position = e.position
+      where l.text_size is null and not agent_private.is_storable(l)
+    );
+    if _unreadable is not null then
+      perform agent_private.move_to_history(_unreadable, 'failed', agent_private.unreadable_reason(), false);
+    end if;
   end if;
-  if _n < cardinality(_positions) and exists
-    ( select from unnest(_positions) as p (position)
-      where not exists (select from agent.log l where l.position = p.position and l.position between _first and _last)
-    )
-  then
-    raise exception 'the log has dropped what was to be delivered' using errcode = 'serialization_failure', hint = 'Read it again.';
+  if _n < cardinality(_positions) then
+    if exists (select unnest(_positions) except select l.position from agent_private.log_events(_positions, _first, _last) l) then
+      raise exception 'the log has dropped what was to be delivered' using errcode = 'serialization_failure', hint = 'Read it again.';
+    end if;
   end if;
   return _ids;
+end
+$func$;
+
+-- The events of the log at _positions, of which _first is the smallest and _last the largest, each once, in no order.
+create or replace function agent_private.log_events(_positions int8[], _first int8, _last int8)
+returns setof agent.log
+language plpgsql stable
+rows 10000 -- many, so that a join has them read once, and looks for each in a table of the other side
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the segments that the positions are in: a plan for all would lock each segment there is
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+begin
+  if _first = _last then -- the usual case, and half of the planning
+    return query select l.* from agent.log l where l.position = _first;
+  else
+    return query
+    select l.*
+    from agent.log l
+    where l.position between _first and _last and l.position = any (array(select unnest(_positions))); -- not the array itself: each value of that would be planned with
+  end if;
 end
 $func$;
 
