@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -188,6 +189,39 @@ func TestInsertWithKeysReadsNoOtherKeys(t *testing.T) {
 		}
 		if scanned, fetched := read(); scanned > scannedBefore || fetched-fetchedBefore > 100 {
 			t.Errorf("%s: %d keys were read in the order of the table, %d by an index", name, scanned-scannedBefore, fetched-fetchedBefore)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Requeuing an event looks for it in each partition of history once, and reads and changes it in its own one only.
+func TestRequeueLooksOnceIntoOtherPartitionsOfHistory(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.exec(t, `select agent.insert_event('{}', _event_ts => now() - n * interval '8 days') from generate_series(0, 7) n`)
+	b.exec(t, `select count(*) from agent.delete_events(array(select id from agent.event))`)
+	partitions := pgtest.Query[int](t, b.sql, `select count(*) from pg_catalog.pg_inherits where inhparent = 'agent.event_hist'::regclass`)
+	for _, id := range pgtest.Query[[]int64](t, b.sql, `select array_agg(id order by id) from agent.event_hist`) {
+		tx, err := b.sql.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		scans := func() (n int) { // so far, earlier transactions of the session included
+			if err := tx.QueryRow(t.Context(), `
+				select coalesce(sum(seq_scan + coalesce(idx_scan, 0)), 0) from pg_catalog.pg_stat_xact_all_tables where relname ~ '^(event_hist|_hyper)'`).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		before := scans()
+		var requeued int64
+		if err := tx.QueryRow(t.Context(), `select id from agent.requeue_event($1)`, id).Scan(&requeued); err != nil {
+			t.Fatal(err)
+		}
+		if n := scans() - before; partitions < 5 || n < 2 || n > partitions+2 {
+			t.Errorf("%d partitions were scanned %d times", partitions, n)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)

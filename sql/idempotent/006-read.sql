@@ -666,16 +666,24 @@ returns table (id int8, queue text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 declare
   _copy record;
+  _first timestamptz;
+  _last timestamptz;
 begin
-  -- In history an event stays in its queue.
-  if _queues is not null and not exists (select from agent.event_hist h where h.id = _id and agent_private.is_queue_allowed(h.queue, _queues)) then
+  -- In history an event stays in its queue, and at its time.
+  select min(h.event_ts), max(h.event_ts) into _first, _last
+  from agent.event_hist h
+  where h.id = _id and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues));
+  if _first is null then
     perform agent_private.raise_lease_error(_id, 'not_found');
   end if;
-  select r.new_id, r.queue into _copy from agent_private.requeue_rows(array[_id]) r;
+  select r.new_id, r.queue into _copy from agent_private.requeue_rows(array[_id], null, _first, _last) r;
   if not found then
     perform agent_private.raise_lease_error(_id, 'not_found');
   end if;
@@ -730,6 +738,8 @@ declare
   _queues text[];
   _matched int8[];
   _chosen int8[];
+  _first timestamptz; -- of the chosen events
+  _last timestamptz;
 begin
   if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
     perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled');
@@ -747,15 +757,15 @@ begin
     into _queues, _matched;
   if not _dry_run then
     -- Locked, so that of two concurrent calls the second sees that the event was requeued.
-    execute 'select array_agg(c.id) from (select h.id' || _where
+    execute 'select array_agg(c.id), min(c.event_ts), max(c.event_ts) from (select h.id, h.event_ts' || _where
       || ' and agent_private.is_valid_event(h.event, h.queue, h.type, h.source, null, h.max_attempts, null, agent_private.sender_meta(h.meta, h.dead_letter_of)) order by h.event_ts, h.id limit $1 for update) c'
-      into _chosen using _limit;
+      into _chosen, _first, _last using _limit;
   end if;
   perform set_config('enable_seqscan', 'on', true), set_config('enable_indexscan', 'on', true);
 
   return query
   with copied as materialized
-  ( select r.queue, count(*) from agent_private.requeue_rows(_chosen) r group by r.queue
+  ( select r.queue, count(*) from agent_private.requeue_rows(_chosen, null, _first, _last) r group by r.queue
   )
   select m.queue, m.n, coalesce(c.n, 0)
   from unnest(_queues, _matched) as m (queue, n)
@@ -771,16 +781,18 @@ $func$;
 
 -- Copies events of history that the caller has locked, or that nobody else requeues, into their queues, or into _to: 'origin' is the queue where each dead letter came from. In
 -- another queue than its own a dead letter is none any more. The times of the events are from _first to _last: partitions of other times are not looked at.
-create or replace function agent_private.requeue_rows
+drop function if exists agent_private.requeue_rows(int8[], text, timestamptz, timestamptz); -- an earlier one has defaults
+create function agent_private.requeue_rows
 ( _ids int8[]
-, _to text default null
-, _first timestamptz default '-infinity'
-, _last timestamptz default 'infinity'
+, _to text
+, _first timestamptz
+, _last timestamptz
 )
 returns table (old_id int8, new_id int8, queue text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
-set enable_nestloop to off -- the planner expects one row of history on TimescaleDB, and would compare each with all ids
+set plan_cache_mode to force_generic_plan -- the statements to plan for each call are in history_rows and mark_requeued
+set enable_nestloop to off
 set jit to off
 as $func$
 #variable_conflict use_column
@@ -792,7 +804,7 @@ begin
   with copied as
   ( insert into agent.event overriding user value -- the ids are the sequence's
     select e.*
-    from agent.event_hist h
+    from agent_private.history_rows(_ids, _first, _last) h
     cross join lateral (values (case when _to = 'origin' then h.meta -> 'dead_letter' ->> 'queue' else coalesce(_to, h.queue) end)) as t (queue)
     left join agent.queue q on q.name = t.queue and (q.group_from is not null or q.flow_fair)
     cross join lateral agent_private.new_event
@@ -802,17 +814,47 @@ begin
     , _publication => h.publication, _dead_letter_of => case when _to is null then h.dead_letter_of end
     , _group => coalesce(h.group_key, agent_private.default_group(h.event, q.group_from, q.flow_fair))
     ) as e
-    where h.id = any(_ids) and h.event_ts between _first and _last
     order by h.event_ts, h.id
     returning id, queue, requeued_from
   )
   select array_agg(c.requeued_from), array_agg(c.id), array_agg(c.queue) into _old, _new, _into from copied c;
 
+  return query select m.old_id, m.new_id, m.queue from agent_private.mark_requeued(_old, _new, _into, _first, _last) m;
+end
+$func$;
+
+-- The events of history with these ids, and times from _first to _last.
+create or replace function agent_private.history_rows(_ids int8[], _first timestamptz, _last timestamptz)
+returns setof agent.event_hist
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the partitions that the times are in
+set jit to off
+as $func$
+begin
+  return query
+  select h.*
+  from agent.event_hist h
+  where h.id = any (array(select unnest(_ids))) and h.event_ts between _first and _last; -- not the array itself: each value of that would be planned with
+end
+$func$;
+
+-- Marks events of history as requeued, _old as _new, into the queues beside them. Returns those that are there. Their times are from _first to _last.
+create or replace function agent_private.mark_requeued(_old int8[], _new int8[], _queues text[], _first timestamptz, _last timestamptz)
+returns table (old_id int8, new_id int8, queue text)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the partitions that the times are in
+set enable_nestloop to off -- the planner expects one row of history on TimescaleDB, and would compare each with all ids
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
   return query
   update agent.event_hist h
   set requeued_as = r.new_id
-  from unnest(_old, _new, _into) as r (old_id, new_id, queue)
-  where h.id = r.old_id and h.id = any(_old) and h.event_ts between _first and _last
+  from unnest(_old, _new, _queues) as r (old_id, new_id, queue)
+  where h.id = r.old_id and h.id = any (_old) and h.event_ts between _first and _last
   returning r.old_id, r.new_id, r.queue;
 end
 $func$;

@@ -464,9 +464,9 @@ declare
   _targets text[];
 begin
   if _r.dead_letter_queue is not null then
-    select array_agg(l.id), array_agg(distinct l.target) into ids, _targets
+    select array_agg(l.id), array_agg(distinct l.target), min(l.ts), max(l.ts) into ids, _targets, first_ts, last_ts
     from
-    ( select e.id, t.target
+    ( select e.id, t.target, agent_private.bounded_time(e.event_ts) as ts
       from agent.event e
       cross join lateral (select case when _r.to_queue = 'origin' then e.meta -> 'dead_letter' ->> 'queue' else _r.to_queue end) as t (target)
       where e.id = any (_ids) and e.queue = _r.dead_letter_queue and e.dead_letter_of is not null
@@ -475,8 +475,6 @@ begin
       and agent_private.is_valid_event(e.event, t.target, e.type, e.source, null, e.max_attempts, null, e.meta)
       for update of e skip locked
     ) as l;
-    first_ts = '-infinity';
-    last_ts = 'infinity';
   else
     -- Locked in the order in which requeue_events locks them. Who has requeued one of them meanwhile has made it another.
     select array_agg(l.id), array_agg(distinct l.target) into ids, _targets
