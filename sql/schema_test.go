@@ -144,29 +144,70 @@ func TestEventsAndHistoryHaveOneWriterEach(t *testing.T) {
 }
 
 // functionHead is a function up to its body: its name, and what stands before its body.
-var functionHead = regexp.MustCompile(`(?s)\ncreate (?:or replace )?function (agent|agent_service)\.(\w+)(.*?)\nas \$func\$`)
+var functionHead = regexp.MustCompile(`(?s)\ncreate (?:or replace )?function (agent|agent_service|agent_private)\.(\w+)(.*?)\n(?:as \$func\$|return\b|begin atomic)`)
+
+// plannedOnPurpose are functions of the hot path whose plans depend on the values of a call: they read partitions of the log, which a plan for all
+// would lock, each of them.
+var plannedOnPurpose = []string{"log_events", "log_page", "read_log", "read_log_back", "list_topics", "read_routes", "read_subscription", "subscribed_page"}
 
 // PostgreSQL weighs a plan for the values of each call against one for all, and arrays of few elements make the first one look cheap: then it plans at each call, which has taken ten times as long as what was planned.
+// What is for users, or the service, says so for the functions that it calls.
 func TestFunctionsOfTheHotPathAreNotPlannedAtEachCall(t *testing.T) {
 	t.Parallel()
-	checked := 0
-	for _, script := range []string{"002-insert.sql", "003-claim.sql", "004-ack.sql"} {
-		text, err := fs.ReadFile(FS, "idempotent/"+script)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, head := range functionHead.FindAllStringSubmatch(string(text), -1) {
+	const generic, custom = "set plan_cache_mode to force_generic_plan", "set plan_cache_mode to force_custom_plan"
+	var checked, onPurpose int
+	for script, others := range map[string][]string{ // that take an array, but are called rarely
+		"002-insert.sql": nil, "003-claim.sql": nil, "004-ack.sql": nil, "013-publish.sql": nil, "014-log.sql": {"put_log_settings"},
+		"015-subscription.sql": {"put_subscription_if_match", "delete_subscription_if_match", "list_subscriptions", "subscription_allowed"}, "016-route.sql": nil,
+	} {
+		for _, head := range functionHeads(t, script) {
 			schema, name, rest := head[1], head[2], head[3]
-			if !strings.Contains(rest, "language plpgsql") || !strings.Contains(rest, "[]") {
+			if !strings.Contains(rest, "language plpgsql") || !strings.Contains(rest, "[]") || slices.Contains(others, name) {
 				continue
 			}
 			checked++
-			if !strings.Contains(rest, "set plan_cache_mode to ") {
-				t.Errorf("%s: %s.%s takes an array; have it say \"set plan_cache_mode to force_generic_plan\"", script, schema, name)
+			switch isCustom := strings.Contains(rest, custom); {
+			case slices.Contains(plannedOnPurpose, name) != isCustom:
+				t.Errorf("%s: %s.%s is planned at each call: %v, plannedOnPurpose says the contrary", script, schema, name, isCustom)
+			case isCustom:
+				onPurpose++
+			case schema != "agent_private" && !strings.Contains(rest, generic):
+				t.Errorf("%s: %s.%s takes an array; have it say %q", script, schema, name, generic)
 			}
 		}
 	}
-	if checked < 10 {
-		t.Errorf("found %d functions that take arrays", checked)
+	if checked < 30 || onPurpose != len(plannedOnPurpose) {
+		t.Errorf("found %d functions that take arrays, and %d that are planned on purpose", checked, onPurpose)
 	}
+}
+
+// A function in SQL with settings of its own cannot be inlined, and is planned in each statement that calls it.
+func TestFunctionsOfTheHotPathAreInPLpgSQLUnlessInlined(t *testing.T) {
+	t.Parallel()
+	rare := []string{
+		"claim_events", "claim_event", "stored_event_size", "log_holder", "get_log_settings", "topic_filters", "list_routes", "leave_step",
+		"flatten_claims", "past_attempt", "position_of", "to_timestamptz", "from_timestamptz",
+	}
+	checked := 0
+	for _, script := range []string{"001-event.sql", "002-insert.sql", "003-claim.sql", "004-ack.sql", "013-publish.sql", "014-log.sql", "015-subscription.sql", "016-route.sql"} {
+		for _, head := range functionHeads(t, script) {
+			checked++
+			if schema, name, rest := head[1], head[2], head[3]; strings.Contains(rest, "\nlanguage sql ") && strings.Contains(rest, "\nset ") && !slices.Contains(rare, name) {
+				t.Errorf("%s: %s.%s is planned in each statement that calls it", script, schema, name)
+			}
+		}
+	}
+	if checked < 100 {
+		t.Errorf("found %d functions", checked)
+	}
+}
+
+// functionHeads are the functions of a script: schema, name, and what stands before the body.
+func functionHeads(t *testing.T, script string) [][]string {
+	t.Helper()
+	text, err := fs.ReadFile(FS, "idempotent/"+script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return functionHead.FindAllStringSubmatch(string(text), -1)
 }

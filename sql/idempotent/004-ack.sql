@@ -217,15 +217,20 @@ $func$;
 -- The queues of those of these events that are in one, and the trace context in their metadata: empty where that is none, or too long for one.
 create or replace function agent_service.event_traces(_ids int8[])
 returns table (id int8, queue text, traceparent text, tracestate text)
-language sql stable
+language plpgsql stable
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$
+#variable_conflict use_column
+begin
+  return query
   select e.id, e.queue, coalesce(left(e.meta->>'traceparent', 512), ''), coalesce(left(e.meta->>'tracestate', 512), '')
   from agent.event e
-  where e.id = any(_ids)
+  where e.id = any(_ids);
+end
 $func$;
 
 -- Ends an attempt by failure: the event is claimable again after _delay (null: by its queue's policy, or at once), with _error, up to

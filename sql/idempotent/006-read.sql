@@ -91,6 +91,7 @@ returns table (id int8, queue text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$

@@ -555,11 +555,13 @@ $func$;
 -- notifications.
 create or replace function agent_service.notify_log(_sender text default '')
 returns void
-language sql volatile
+language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select pg_notify('agent_log', _sender)
+begin
+  perform pg_notify('agent_log', _sender);
+end
 $func$;
 
 -- The rules for publications.
@@ -598,15 +600,18 @@ $func$;
 -- Those of _publications for which _is_wanted, which runs parallel, is true.
 create or replace function agent_private.publications_where(_publications agent_private.publication[], _is_wanted boolean[])
 returns agent_private.publication[]
-language sql immutable
+language plpgsql immutable
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
-  select array
+begin
+  return array
   ( select row(n.topic, n.event, n.key, n.meta, n.idempotency_key, n.at, n.subscription)::agent_private.publication
     from unnest(_publications, _is_wanted) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, is_wanted, ord)
     where n.is_wanted
     order by n.ord
-  )
+  );
+end
 $func$;
 
 -- Whether a text is the name of a topic that may be published to.

@@ -223,17 +223,19 @@ $func$;
 -- restored database. Of agent.log_server it takes when the row was written: see advance_log.
 create or replace function agent_service.log_origin()
 returns int8
-language sql volatile
+language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select hashtextextended
+begin
+  return hashtextextended
   ( concat_ws
     ( ' ', extract(epoch from pg_postmaster_start_time()), 'agent.log_server'::regclass::oid
     , (select max(s.xmin::text::int8) from agent.log_server s where s.started_at = pg_postmaster_start_time())
     )
   , 0
-  )
+  );
+end
 $func$;
 
 -- Up to where the events are missing that were, or may have been, published after a position; null if none are. To be called before they are looked
@@ -472,15 +474,17 @@ return
 -- An event of the log as it can be read: without event and meta where nobody can read them.
 create or replace function agent_private.readable_publication(_publication agent.log)
 returns agent.log
-language sql stable
+language plpgsql stable
 set search_path to pg_catalog, pg_temp
 as $func$
-  select row
-  ( _publication.position, _publication.published_at, _publication.topic
-  , case when s.size is not null then _publication.event end, case when s.size is not null then _publication.meta end
-  , _publication.key, _publication.subscription, s.size
-  )::agent.log
-  from (select coalesce(_publication.text_size, agent_private.stored_publication_size(_publication.event, _publication.meta)) as size) s
+begin
+  _publication.text_size = coalesce(_publication.text_size, agent_private.stored_publication_size(_publication.event, _publication.meta));
+  if _publication.text_size is null then
+    _publication.event = null;
+    _publication.meta = null;
+  end if;
+  return _publication;
+end
 $func$;
 
 -- The first position that can still be read or the one that will be given out first, and the position up to which the log is complete. Where the oldest

@@ -410,19 +410,24 @@ $func$;
 -- one than before, so that nobody who remembers the lost one takes it for the present one. There is room for 4,000,000,000,000 of them.
 create or replace function agent_private.next_version(_version int8)
 returns int8
-language sql volatile
+language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
-  select _version + 1 + (random() * 2097151)::int8
+begin
+  return _version + 1 + (random() * 2097151)::int8;
+end
 $func$;
 
 -- Whether retention has dropped events after a position.
 create or replace function agent_private.is_gap_after(_position int8)
 returns boolean
-language sql stable
+language plpgsql stable
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
-  select exists (select from agent.log_segment g where g.state = 'dropped' and g.last_position > _position)
+begin
+  return exists (select from agent.log_segment g where g.state = 'dropped' and g.last_position > _position);
+end
 $func$;
 
 -- Whether a durable subscription, or a replay for one, has not come as far as a position.
@@ -455,7 +460,7 @@ $func$;
 create or replace function agent_private.log_lag(_position int8, _head int8, out events int8, out seconds float8)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
-set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+set plan_cache_mode to force_generic_plan -- the statements to plan for each segment are in last_position_between and first_published_between
 set jit to off
 as $func$
 declare
@@ -473,7 +478,7 @@ begin
     if not _segment.is_counted and _head < _segment."end" then
       _segment.last = _head;
     elsif not _segment.is_counted then
-      select max(l.position) into _segment.last from agent.log l where l.position > _segment.after and l.position < _segment."end";
+      _segment.last = agent_private.last_position_between(_segment.after, _segment."end");
     end if;
     continue when _segment.last is null or _segment.last <= _segment.after;
     _segment.last = least(_segment.last, _head);
@@ -483,14 +488,36 @@ begin
       where k.until > _segment.after and k.after < _segment.last
     );
     if _published_at is null then
-      select l.published_at into _published_at
-      from agent.log l
-      where l.position > _segment.after and l.position < _segment."end" and l.position <= _head
-      order by l.position
-      limit 1;
+      _published_at = agent_private.first_published_between(_segment.after, least(_segment."end", _head + 1));
     end if;
   end loop;
   seconds = coalesce(greatest(extract(epoch from clock_timestamp() - _published_at), 0), 0);
+end
+$func$;
+
+-- The position of the last event of the log after a position and before another one.
+create or replace function agent_private.last_position_between(_after int8, _before int8)
+returns int8
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+set jit to off
+as $func$
+begin
+  return (select max(l.position) from agent.log l where l.position > _after and l.position < _before);
+end
+$func$;
+
+-- When the first event of the log after a position and before another one was published.
+create or replace function agent_private.first_published_between(_after int8, _before int8)
+returns timestamptz
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+set jit to off
+as $func$
+begin
+  return (select l.published_at from agent.log l where l.position > _after and l.position < _before order by l.position limit 1);
 end
 $func$;
 
@@ -588,29 +615,41 @@ $func$;
 -- subscription.
 create or replace function agent_service.read_filters(_id int8)
 returns table (filters_version int8, name text, topics text[], match json, expires_after interval, expires_at timestamptz)
-language sql stable
+language plpgsql stable
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off
 as $func$
+#variable_conflict use_column
+begin
+  return query
   select s.filters_version, f.name, f.topics, f.match, f.expires_after, f.expires_at
   from agent.subscription s
   left join agent.subscription_filter f on f.subscription = s.id
   where s.id = _id
-  order by f.name
+  order by f.name;
+end
 $func$;
 
 -- The filters of several subscriptions, as read_filters returns those of one.
 create or replace function agent_service.list_filters(_ids int8[])
 returns table (id int8, filters_version int8, name text, topics text[], match json)
-language sql stable
+language plpgsql stable
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
+#variable_conflict use_column
+begin
+  return query
   select s.id, s.filters_version, f.name, f.topics, f.match
   from agent.subscription s
   left join agent.subscription_filter f on f.subscription = s.id
   where s.id = any (_ids)
-  order by s.id, f.name
+  order by s.id, f.name;
+end
 $func$;
 
 -- Ends a read, after its page was read: _position is where the page ends, and _cursor the token of its cursor. The read began at _token and _epoch. With
@@ -1078,10 +1117,12 @@ $func$;
 -- A random number, which tells a cursor from all others.
 create or replace function agent_private.new_token()
 returns int8
-language sql volatile
+language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
-  select ('x' || agent_private.claim_token(gen_random_uuid()::text))::bit(64)::int8 & 9223372036854775807
+begin
+  return ('x' || agent_private.claim_token(gen_random_uuid()::text))::bit(64)::int8 & 9223372036854775807;
+end
 $func$;
 
 -- The error for a text that is no cursor.
@@ -1093,10 +1134,12 @@ return 'must be the cursor of a read of this subscription, unchanged';
 -- The end of the bytes of a cursor of a subscription.
 create or replace function agent_private.cursor_check(_name text, _bytes bytea)
 returns bytea
-language sql stable
+language plpgsql stable
 set search_path to pg_catalog, pg_temp
 as $func$
-  select substr(sha256(convert_to('cursor of ' || _name || ' ', 'UTF8') || _bytes), 1, 6)
+begin
+  return substr(sha256(convert_to('cursor of ' || _name || ' ', 'UTF8') || _bytes), 1, 6);
+end
 $func$;
 
 create or replace function agent_private.cursor_text(_name text, _parts int8[])

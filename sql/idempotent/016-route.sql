@@ -529,6 +529,7 @@ returns table (queue text, ready int8)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
 declare
   _waiting text[] = _queues;
@@ -588,10 +589,12 @@ $func$;
 -- The version of the routes. It grows with each change that is committed.
 create or replace function agent_private.route_version()
 returns int8
-language sql stable
+language plpgsql stable
 set search_path to pg_catalog, pg_temp
 as $func$
-  select sum(v.changes)::int8 from agent.route_version v
+begin
+  return (select sum(v.changes)::int8 from agent.route_version v);
+end
 $func$;
 
 -- Tells the router that a subscription has changed, if it is delivered into a queue. Nobody waits for the end of the transaction.
