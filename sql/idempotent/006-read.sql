@@ -782,12 +782,11 @@ $func$;
 
 -- Copies events of history that the caller has locked, or that nobody else requeues, into their queues, or into _to: 'origin' is the queue where each dead letter came from. In
 -- another queue than its own a dead letter is none any more. The times of the events are from _first to _last: partitions of other times are not looked at.
-drop function if exists agent_private.requeue_rows(int8[], text, timestamptz, timestamptz); -- an earlier one has defaults
-create function agent_private.requeue_rows
+create or replace function agent_private.requeue_rows
 ( _ids int8[]
-, _to text
-, _first timestamptz
-, _last timestamptz
+, _to text default null -- the defaults are for calls that began before a migration from version 0.7.0 was committed
+, _first timestamptz default '-infinity'
+, _last timestamptz default 'infinity'
 )
 returns table (old_id int8, new_id int8, queue text)
 language plpgsql volatile
