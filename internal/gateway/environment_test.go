@@ -348,7 +348,13 @@ type environment struct {
 // setup starts a gateway in front of cells, and returns once it can use them and knows the placements. change changes its settings, if it is not nil.
 func setup(t *testing.T, change func(*Config), cells ...*fakeCell) *environment {
 	t.Helper()
-	e := start(t, change, cells...)
+	return setupPrepared(t, change, nil, cells...)
+}
+
+// setupPrepared is setup that calls prepare, unless it is nil, before the gateway runs.
+func setupPrepared(t *testing.T, change func(*Config), prepare func(*Gateway), cells ...*fakeCell) *environment {
+	t.Helper()
+	e := startPrepared(t, change, prepare, cells...)
 	e.until("the cells can be used", func() bool {
 		return !slices.ContainsFunc(cells, func(f *fakeCell) bool { return !e.gateway.cell(f.number).isUp() }) && e.gateway.ready() == nil
 	})
@@ -357,6 +363,11 @@ func setup(t *testing.T, change func(*Config), cells ...*fakeCell) *environment 
 
 // start starts a gateway in front of cells.
 func start(t *testing.T, change func(*Config), cells ...*fakeCell) *environment {
+	t.Helper()
+	return startPrepared(t, change, nil, cells...)
+}
+
+func startPrepared(t *testing.T, change func(*Config), prepare func(*Gateway), cells ...*fakeCell) *environment {
 	t.Helper()
 	e := &environment{t: t, log: new(logBuffer)}
 	cfg := Config{Key: gatewayKey, Cells: map[int]*url.URL{}, Logger: zerolog.New(e.log), LogAll: true}
@@ -375,6 +386,9 @@ func start(t *testing.T, change func(*Config), cells ...*fakeCell) *environment 
 		t.Fatal(err)
 	}
 	e.gateway = g
+	if prepare != nil {
+		prepare(g)
+	}
 	server := httptest.NewUnstartedServer(g.Handler())
 	own := g.HTTPServer()
 	server.Config.ReadTimeout, server.Config.WriteTimeout, server.Config.ErrorLog = own.ReadTimeout, own.WriteTimeout, own.ErrorLog

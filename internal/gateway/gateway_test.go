@@ -388,19 +388,19 @@ func TestConnectionThatWasRefusedIsTriedAgainOnce(t *testing.T) {
 	t.Parallel()
 	home := newFakeCell(t, 0)
 	home.mux.HandleFunc("POST /events", func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
-	e := setup(t, nil, home)
 	var dials atomic.Int32
-	transport := e.gateway.cell(0).transport
-	transport.CloseIdleConnections()
-	transport.DisableKeepAlives = true
-	dial := transport.DialContext
 	refusals := int32(1)
-	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if ctx.Value(callKey{}) != nil && dials.Add(1) <= refusals {
-			return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+	e := setupPrepared(t, nil, func(g *Gateway) {
+		transport := g.cell(0).transport
+		transport.DisableKeepAlives = true
+		dial := transport.DialContext
+		transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if ctx.Value(callKey{}) != nil && dials.Add(1) <= refusals {
+				return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+			}
+			return dial(ctx, network, address)
 		}
-		return dial(ctx, network, address)
-	}
+	}, home)
 	e.want(200, "the body", "POST", "/events", "the body")
 	if n := dials.Load(); n != 2 {
 		t.Errorf("%d connections, want 2", n)
