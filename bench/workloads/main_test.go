@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	built, remove, err := Build(context.Background(), "../..")
+	built, remove, err := Build(context.Background(), "../..", ForTests)
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -29,16 +29,29 @@ const (
 	pollInterval = 20 * time.Millisecond // of questions whether a server serves
 )
 
+// Which build of queued: ForUsers is static, as make build makes it, and is measured. ForTests shares the packages that the tests of queued
+// have compiled.
+const (
+	ForUsers = true
+	ForTests = false
+)
+
 // Build builds queued from its repository, the folder root. remove removes the program.
-func Build(ctx context.Context, root string) (program string, remove func(), err error) {
+func Build(ctx context.Context, root string, isForUsers bool) (program string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "queued-bench-")
 	if err != nil {
 		return "", nil, err
 	}
 	remove = func() { _ = os.RemoveAll(dir) }
 	program = filepath.Join(dir, "queued")
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-o", program, "./cmd/queued") //nolint:gosec // a folder of our own
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	args := []string{"build", "-C", root, "-o", program}
+	if isForUsers {
+		args = append(args, "-trimpath")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/queued")...) //nolint:gosec // a folder of our own
+	if isForUsers {
+		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	}
 	if output, err := cmd.CombinedOutput(); err != nil {
 		remove()
 		return "", nil, fmt.Errorf("building queued from %s (run this in bench/, or give --program): %w\n%s", root, err, output)

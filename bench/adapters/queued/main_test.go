@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	queued, remove, err := workloads.Build(context.Background(), "../../..")
+	queued, remove, err := workloads.Build(context.Background(), "../../..", workloads.ForTests)
 	if err == nil {
 		defer remove()
 		programs.queued = queued

@@ -107,7 +107,7 @@ func runCommand(ctx context.Context, args, environ []string, stdout, stderr io.W
 	}
 	if cfg.Program == "" && cfg.URL == "" {
 		var remove func()
-		if cfg.Program, remove, err = workloads.Build(ctx, ".."); err != nil {
+		if cfg.Program, remove, err = workloads.Build(ctx, "..", workloads.ForUsers); err != nil {
 			return err
 		}
 		defer remove()

@@ -23,7 +23,7 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
-	built, remove, err := workloads.Build(context.Background(), "../../..")
+	built, remove, err := workloads.Build(context.Background(), "../../..", workloads.ForTests)
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
