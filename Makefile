@@ -63,7 +63,7 @@ test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container
 
 .PHONY: test-faults
 test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a few times
-	@QUEUED_FAULTS=short $(call gotest,./internal/faults,-count=1 -timeout 10m -parallel 4 $(ARGS))
+	@QUEUED_FAULTS=short $(call gotest,./internal/faults,-vet=off -count=1 -timeout 10m -parallel 4 $(ARGS))
 
 .PHONY: faults
 faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
@@ -82,7 +82,7 @@ test-client: ## Test the module client/ without a server; internal/clienttest te
 
 .PHONY: test-bench
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
-	@$(call gotest_in,bench,./...,-shuffle=on -parallel 4 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
+	@$(call gotest_in,bench,./...,-vet=off -shuffle=on -parallel 4 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
 
 .PHONY: pictures
 pictures: ## Take the pictures of docs/dashboard.md anew: needs Chromium
@@ -91,7 +91,7 @@ pictures: ## Take the pictures of docs/dashboard.md anew: needs Chromium
 
 .PHONY: test-browser
 test-browser: ## Test the module e2e/ with a browser: needs Chromium (apt-get install chromium); make test leaves it out where there is none
-	@$(call gotest_in,e2e,./...,-count=1 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
+	@$(call gotest_in,e2e,./...,-vet=off -count=1 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
 
 .PHONY: bench
 bench: ## Measure queued, its lower bound and its peers, on FLAVOUR (timescale); BENCH='suite --rounds 3 …', BENCH='single …'
