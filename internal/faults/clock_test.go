@@ -124,7 +124,7 @@ func stepOnce(t *testing.T, off string, b build, l *ledger) {
 func movingClock(t *testing.T) (environ []string, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "clock")
-	for dir := filepath.Dir(path); dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(path); dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
 		_ = os.Chmod(dir, 0o755) // PostgreSQL runs as another user
 	}
 	environ = slices.DeleteFunc(fakeClock(t, ""), func(entry string) bool { return strings.HasPrefix(entry, "FAKETIME=") })
