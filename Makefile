@@ -112,13 +112,14 @@ builds: ## Build for every system and architecture, and keep nothing
 	@for target in $(TARGETS); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -o /dev/null ./cmd/queued || \
 		{ echo "$$target: the build has failed"; exit 1; }; done
 
+# All modules at once, as a workspace, so that what they share is read once
+LINT = lint=$$($(TOOL) -n golangci-lint); work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; export GOWORK=$$work/go.work; \
+	go work init . bench client e2e; $$lint run ./... ./bench/... ./client/... ./e2e/...
+
 .PHONY: check
 check: ## Lint, formatting, modules, functions that nothing calls, types on other systems, alerts (with promtool): what CI runs beside the tests
-	@$(TOOL) golangci-lint run
-	@cd bench && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
+	@$(LINT)
 	@$(TOOL) golangci-lint fmt --diff
-	@cd e2e && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
-	@cd client && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@go mod tidy -diff
 	@cd bench && go mod tidy -diff
 	@cd e2e && go mod tidy -diff
