@@ -30,7 +30,7 @@ func chooseBatch(g *Gateway, c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list, isReadable := parseList(body)
+	list, isReadable := parseList(body, "events")
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if !isReadable || err != nil || len(r.Header["Content-Encoding"]) > 0 {
 		return toHome(g, c, r) // which says what is wrong
@@ -199,7 +199,7 @@ func (g *Gateway) answerBatch(c *call, r *http.Request, b *batch) error {
 		case no != nil:
 			refused[one] = no
 			if refusal == nil {
-				refusal = one.pointTo(no)
+				refusal = one.pointTo(no, "events")
 			}
 		default:
 			one.isMissing = true
@@ -246,7 +246,7 @@ func refusalOf(err error) *answered {
 // half is tried by itself, until single ones are left.
 func (g *Gateway) insertHalves(c *call, r *http.Request, b *batch, of *share, why *answered, all results) {
 	if len(of.elements) == 1 {
-		all.set(of.elements, failureOf(of.pointTo(why), of.at), nil)
+		all.set(of.elements, failureOf(of.pointTo(why, "events"), of.at), nil)
 		return
 	}
 	middle := len(of.elements) / 2

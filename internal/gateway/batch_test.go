@@ -329,7 +329,7 @@ func TestListThatIsLongerThanServersTakeGoesToHomeAsItIs(t *testing.T) {
 
 func TestListsAreReadAndSplit(t *testing.T) {
 	t.Parallel()
-	list, ok := parseList([]byte(` { "a" : [1, {}], "\u0065vents" : [ {"id":1} , {"x":"]"} ], "b": "}" } `))
+	list, ok := parseList([]byte(` { "a" : [1, {}], "\u0065vents" : [ {"id":1} , {"x":"]"} ], "b": "}" } `), "events")
 	if !ok || len(list.elements) != 2 || string(list.elements[1]) != `{"x":"]"}` {
 		t.Fatalf("%t %q", ok, list.elements)
 	}
@@ -337,7 +337,7 @@ func TestListsAreReadAndSplit(t *testing.T) {
 		t.Errorf("the second alone is %s, size %d", got, list.size([]int{1}))
 	}
 	for _, body := range []string{``, `[]`, `{"events":[{}],"events":[{}]}`, `{"events":[{}]} {}`, `{"events":{}}`, `{"x":1}`, `{"events":[{},1]}`, `{"events":[{"a":1,"a":2}]}`} {
-		if _, ok := parseList([]byte(body)); ok {
+		if _, ok := parseList([]byte(body), "events"); ok {
 			t.Errorf("%s was read", body)
 		}
 	}

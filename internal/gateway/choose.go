@@ -60,16 +60,20 @@ func byID(g *Gateway, c *call, r *http.Request) error {
 	return g.toCellOf(c, pathValue(r, "id"))
 }
 
-// toCellOf sets the target to the cell that an id is of. One that is no id is for home, which says so, as is one of a cell that there is not.
-func (g *Gateway) toCellOf(c *call, text string) error {
+// toCellOf sets the target to the cell that an id is of.
+func (g *Gateway) toCellOf(c *call, text string) (err error) {
+	c.target, err = g.cellOfID(text)
+	return err
+}
+
+// cellOfID returns the cell that an id is of. One that is no id is for home, which says so, as is one of a cell that there is not.
+func (g *Gateway) cellOfID(text string) (*cell, error) {
 	id, err := strconv.ParseInt(text, 10, 64)
 	number := int(id >> idBits)
 	if err != nil || number < 0 || number > maxCell {
 		number = home
 	}
-	at, err := g.cellOf(number)
-	c.target = at
-	return err
+	return g.cellOf(number)
 }
 
 // cellOf returns a cell. For one that this gateway was not told of it fails if queues are placed there; else nothing is, and home says so.

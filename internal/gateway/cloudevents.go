@@ -163,7 +163,7 @@ func (g *Gateway) answerCloudEvents(c *call, r *http.Request, list *listBody, qu
 			continue
 		case isAnswer && whole.status < http.StatusInternalServerError:
 			if refusal == nil {
-				refusal = one.pointTo(whole)
+				refusal = one.pointTo(whole, "events")
 			}
 		case failure == nil && isAnswer:
 			failure = whole

@@ -26,14 +26,14 @@ const (
 	maxRestSize   = 64 << 10 // that an answer may have besides
 )
 
-// A listBody is a JSON object with a list in its member events.
+// A listBody is a JSON object with a list in one of its members; cells get it in the member events.
 type listBody struct {
 	elements []jsontext.Value // as they came, in the body
 	rest     []byte           // the other members as they came, each after a comma
 }
 
-// parseList reads the body of a request. It reports whether it could: what it cannot read, no cell takes, and any of them says what is wrong with it.
-func parseList(body []byte) (*listBody, bool) {
+// parseList reads the body of a request with a list in a member. It reports whether it could: what it cannot read, no cell takes, and any of them says what is wrong with it.
+func parseList(body []byte, member string) (*listBody, bool) {
 	list := new(listBody)
 	in := jsontext.NewDecoder(bytes.NewBuffer(body)) // which it reads without a copy
 	if token, err := in.ReadToken(); err != nil || token.Kind() != '{' {
@@ -45,7 +45,7 @@ func parseList(body []byte) (*listBody, bool) {
 		if err != nil {
 			return nil, false
 		}
-		if name := token.String(); name != "events" {
+		if name := token.String(); name != member {
 			quoted, _ := jsontext.AppendQuote(append(list.rest, ','), name) // it was valid when it was read
 			value, err := in.ReadValue()
 			if err != nil {
@@ -201,21 +201,23 @@ func (rs results) put(elements []int, answer []json.RawMessage) {
 
 // answer answers a call with results, status 200.
 func (rs results) answer(c *call) {
-	var body bytes.Buffer
-	size := len(`{"results":[]}`)
+	writeOwn(c, c.id, http.StatusOK, "application/json", append(rs.inMember("results"), "}\n"...))
+}
+
+// inMember returns the beginning of a JSON object whose first member is the results.
+func (rs results) inMember(name string) []byte {
+	size := len(`{"":[]}`) + len(name) + 1
 	for _, one := range rs {
 		size += len(one) + 1
 	}
-	body.Grow(size + 1)
-	body.WriteString(`{"results":[`)
+	body := append(append(append(make([]byte, 0, size), `{"`...), name...), `":[`...)
 	for i, one := range rs {
 		if i > 0 {
-			body.WriteByte(',')
+			body = append(body, ',')
 		}
-		body.Write(one)
+		body = append(body, one...)
 	}
-	body.WriteString("]}\n")
-	writeOwn(c, c.id, http.StatusOK, "application/json", body.Bytes())
+	return append(body, ']')
 }
 
 // readResults reads the results in the answer of a cell to n elements. It fails with a *problem, or with an *answered if the cell has refused the call or failed; for what
@@ -244,8 +246,8 @@ func readResults(p *part, n int) ([]json.RawMessage, error) {
 // pointerOf finds the place of an element in a pointer of a problem, "#/events/7/queue" or "#/7/source", and in its detail, which begins with one.
 var pointerOf = regexp.MustCompile(`^(#/(?:events/)?)([0-9]+)\b`)
 
-// pointTo has the problem with a share say where its elements are in the list that the caller has sent.
-func (s *share) pointTo(refused *answered) *answered {
+// pointTo has the problem with a share say where its elements are in the list that the caller has sent, in a member of the body.
+func (s *share) pointTo(refused *answered, member string) *answered {
 	var doc map[string]json.RawMessage
 	var detail string
 	var fields []struct {
@@ -256,13 +258,13 @@ func (s *share) pointTo(refused *answered) *answered {
 		return refused
 	}
 	for i := range fields {
-		fields[i].Pointer = s.inList(fields[i].Pointer)
+		fields[i].Pointer = s.inList(fields[i].Pointer, member)
 	}
 	var err error
 	if doc["errors"], err = json.Marshal(fields); err != nil {
 		return refused
 	}
-	if doc["detail"], err = json.Marshal(s.inList(detail)); err != nil {
+	if doc["detail"], err = json.Marshal(s.inList(detail, member)); err != nil {
 		return refused
 	}
 	body, err := json.Marshal(doc)
@@ -272,17 +274,17 @@ func (s *share) pointTo(refused *answered) *answered {
 	return &answered{refused.status, refused.header, append(body, '\n')}
 }
 
-// inList returns a text that begins with the place of an element in the share, with its place in the list.
-func (s *share) inList(text string) string {
-	found := pointerOf.FindStringSubmatch(text)
-	if found == nil {
-		return text
+// inList returns a text that begins with the place of an element in the share, with its place in the list in a member.
+func (s *share) inList(text, member string) string {
+	if found := pointerOf.FindStringSubmatch(text); found != nil {
+		if n, err := strconv.Atoi(found[2]); err == nil && n < len(s.elements) {
+			text = found[1] + strconv.Itoa(s.elements[n]) + text[len(found[0]):]
+		}
 	}
-	n, err := strconv.Atoi(found[2])
-	if err != nil || n >= len(s.elements) {
-		return text
+	if rest, isOfList := strings.CutPrefix(text, "#/events"); isOfList && (rest == "" || rest[0] == '/' || rest[0] == ':') {
+		return "#/" + member + rest
 	}
-	return found[1] + strconv.Itoa(s.elements[n]) + text[len(found[0]):]
+	return text
 }
 
 // numbers returns those of the cells, in order.

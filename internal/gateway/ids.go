@@ -13,11 +13,14 @@ import (
 // An idList is a call about events by their ids, each on its own.
 type idList struct {
 	*listBody
+	member string // of the caller's body, which the list is in
 	path   string
 	query  url.Values
-	ids    []jsontext.Value // as they came; empty where there is none
+	ids    []jsontext.Value // as they came
 	shares shares
 	failed map[int]error // why ids have no cell: a *problem
+
+	isRepeatable bool // all have receipts: a repetition has the results of the first
 }
 
 // bodyIDs is for calls about the events in the body. Where all are of one cell, that gets the call as it is.
@@ -26,12 +29,28 @@ func bodyIDs(g *Gateway, c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list, isReadable := parseList(body)
+	l, isReadable := g.readIDs(r, body, "events", r.URL.Path)
+	switch {
+	case !isReadable:
+		return toHome(g, c, r) // which refuses all of it, before a cell does something with its share
+	case len(l.shares) == 0:
+		return l.failed[0]
+	}
+	if c.target = l.only(); c.target == nil {
+		c.answer = func(r *http.Request) error { return g.answerIDs(c, r, l) }
+	}
+	return nil
+}
+
+// readIDs reads the body of r with a list of events in a member, which cells get at a path, and finds the cell of each. It reports whether it could: if not, no cell takes any of it, and home
+// says what is wrong.
+func (g *Gateway) readIDs(r *http.Request, body []byte, member, path string) (l *idList, isReadable bool) {
+	list, isReadable := parseList(body, member)
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if !isReadable || err != nil || len(r.Header["Content-Encoding"]) > 0 {
-		return toHome(g, c, r) // which says what is wrong
+		return nil, false
 	}
-	l := &idList{listBody: list, path: r.URL.Path, query: query, ids: make([]jsontext.Value, len(list.elements)), failed: map[int]error{}}
+	l = &idList{listBody: list, member: member, path: path, query: query, ids: make([]jsontext.Value, len(list.elements)), failed: map[int]error{}, isRepeatable: true}
 	for i, element := range l.elements {
 		var members struct {
 			ID      jsontext.Value `json:"id"`
@@ -39,36 +58,48 @@ func bodyIDs(g *Gateway, c *call, r *http.Request) error {
 		}
 		isReceipt := func() bool { return len(members.Receipt) == 0 || members.Receipt.Kind() == '"' }
 		if !decode(element, &members) || !isID(members.ID) || !isReceipt() {
-			return toHome(g, c, r) // which refuses all of it, before a cell does something with its share
+			return nil, false
 		}
-		l.ids[i] = members.ID
-		if err := g.toCellOf(c, string(members.ID)); err != nil {
+		l.ids[i], l.isRepeatable = members.ID, l.isRepeatable && len(members.Receipt) > len(`""`)
+		at, err := g.cellOfID(string(members.ID))
+		if err != nil {
 			l.failed[i] = err
 			continue
 		}
-		l.shares.add(c.target, i)
+		l.shares.add(at, i)
 	}
-	switch {
-	case len(l.shares) == 0:
-		return l.failed[0]
-	case len(l.shares) == 1 && len(l.failed) == 0:
-		c.target = l.shares[0].at
+	return l, true
+}
+
+// only returns the cell that all events are of; nil: they are of several, or some have none.
+func (l *idList) only() *cell {
+	if len(l.shares) != 1 || len(l.failed) > 0 {
 		return nil
 	}
-	c.target, c.answer = nil, func(r *http.Request) error { return g.answerIDs(c, r, l) }
+	return l.shares[0].at
+}
+
+// answerIDs answers with the results of all events, in their order.
+func (g *Gateway) answerIDs(c *call, r *http.Request, l *idList) error {
+	all, err := g.askIDs(c, r, l)
+	if err != nil {
+		return err
+	}
+	c.missing(l.shares.missing())
+	all.answer(c)
 	return nil
 }
 
-// answerIDs makes the call of each cell with its share, and answers with the results of all events, in their order. All of these calls can be repeated: if a cell refuses its
-// share, which it does because of what an element is and not of what becomes of it, that is the answer.
-func (g *Gateway) answerIDs(c *call, r *http.Request, l *idList) error {
+// askIDs makes the call of each cell with its share, and returns the results of all events, in their order. All of these calls can be repeated: if a cell refuses its
+// share, which it does because of what an element is and not of what becomes of it, that is the answer: an *answered.
+func (g *Gateway) askIDs(c *call, r *http.Request, l *idList) (results, error) {
 	all := make(results, len(l.elements))
 	size := int64(len(all)) * resultSize
 	for _, one := range l.shares {
 		size += int64(l.size(one.elements))
 	}
 	if !g.bodies.take(c, size) { // before anything is done, as what is done has to be answered
-		return full("Bodies of requests take all the memory that they may in the gateway. Nothing was done; retry.")
+		return nil, full("Bodies of requests take all the memory that they may in the gateway. Nothing was done; retry.")
 	}
 	parts := g.askEach(r.Context(), c, l.shares.cells(), func(at *cell) *http.Request {
 		return c.partOf(r, http.MethodPost, l.path, l.query, l.with(l.shares.of(at).elements))
@@ -85,7 +116,7 @@ func (g *Gateway) answerIDs(c *call, r *http.Request, l *idList) error {
 			one.isMissing = true
 			all.set(one.elements, failureOf(err, one.at), idOf)
 		case refusal == nil:
-			refusal = one.pointTo(no)
+			refusal = one.pointTo(no, l.member)
 		}
 	}
 	for i, err := range l.failed {
@@ -93,13 +124,11 @@ func (g *Gateway) answerIDs(c *call, r *http.Request, l *idList) error {
 	}
 	switch {
 	case r.Context().Err() != nil:
-		return r.Context().Err()
+		return nil, r.Context().Err()
 	case refusal != nil:
-		return refusal
+		return nil, refusal
 	}
-	c.missing(l.shares.missing())
-	all.answer(c)
-	return nil
+	return all, nil
 }
 
 // isID reports whether a JSON value can be the id of an event.
