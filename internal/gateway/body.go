@@ -15,7 +15,7 @@ import (
 // Bodies that have to be read before it is known which cell they are for.
 const (
 	maxClaimBody = 128 << 10 // of a claim: a thousand ids to leave out, and a hundred types
-	maxPeekBody  = 1 << 20   // of other calls, as servers take it unless they are set otherwise
+	maxPeekBody  = 1 << 20   // of other calls, and of a claim with its acks, as servers take it unless they are set otherwise
 	freeBody     = 4 << 10   // of a body that does not count for the budget: that of nearly every claim
 )
 
@@ -35,6 +35,14 @@ func (b *bodyBudget) take(c *call, n int64) bool {
 	return true
 }
 
+// shrink gives back what c has taken beyond n. Nothing else takes for c meanwhile.
+func (b *bodyBudget) shrink(c *call, n int64) {
+	if more := c.held.Load() - n; more > 0 {
+		c.held.Add(-more)
+		b.used.Add(-more)
+	}
+}
+
 // release gives back what c has taken.
 func (b *bodyBudget) release(c *call) {
 	b.used.Add(-c.held.Swap(0))
@@ -45,9 +53,8 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 	if r.Body == nil || r.ContentLength == 0 {
 		return nil, nil
 	}
-	tooLarge := refuse(bodyTooLarge, "The body must be at most %d bytes long: the gateway reads it to find the cell that it is for.", limit)
 	if r.ContentLength > limit {
-		return nil, tooLarge
+		return nil, tooLarge(limit)
 	}
 	first := int64(512)
 	if r.ContentLength > 0 {
@@ -70,7 +77,7 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 		body = body[:len(body)+n]
 		switch {
 		case int64(len(body)) > limit:
-			return nil, tooLarge
+			return nil, tooLarge(limit)
 		case errors.Is(err, io.EOF):
 			r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
 			r.Header.Del("Expect") // it was answered
@@ -79,6 +86,11 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 			return nil, cutOff(err)
 		}
 	}
+}
+
+// tooLarge returns the problem with a body of more bytes than the gateway reads.
+func tooLarge(limit int64) error {
+	return refuse(bodyTooLarge, "The body must be at most %d bytes long: the gateway reads it to find the cell that it is for.", limit)
 }
 
 // cutOff returns the problem with a body that did not arrive.

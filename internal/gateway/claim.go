@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -34,6 +35,12 @@ type claim struct {
 	hasWait bool // else the policy of the queue says how long the claim waits
 	begun   time.Time
 	rounds  int // that the cells were asked
+
+	acks        *idList       // in body, that are to be done before; nil: there are none, or they are done
+	acksRequest *http.Request // the request as it came, of which the acks are parts
+	withoutAcks []byte        // the body without them
+	acked       []byte        // what the answer begins with, the results of acks that were done: {"acks":[…]; nil: the cell's answer is the whole
+	acksMissing []int         // numbers of the cells that have not answered for some of the acks
 }
 
 // rest returns for how long the claim still waits.
@@ -41,13 +48,14 @@ func (m *claim) rest() time.Duration { return max(0, m.wait-time.Since(m.begun))
 
 // chooseClaim reads the queue of a claim. Where it goes is looked at as it is sent, and again when that changes while it waits.
 func chooseClaim(g *Gateway, c *call, r *http.Request) error {
-	body, err := g.peek(c, r, maxClaimBody)
+	body, err := g.peek(c, r, maxPeekBody)
 	if err != nil {
 		return err
 	}
 	var members struct {
 		Queue jsontext.Value `json:"queue"`
 		Wait  jsontext.Value `json:"wait"`
+		Acks  hasElements    `json:"acks"`
 	}
 	made := &claim{body: body, begun: c.start}
 	isReadable := decode(body, &members)
@@ -70,9 +78,43 @@ func chooseClaim(g *Gateway, c *call, r *http.Request) error {
 		}
 		made.wait, made.hasWait = wait, true
 	}
+	claims := body
+	if members.Acks {
+		if !g.readAcks(r, made) {
+			c.target = g.home() // which says what is wrong, before a cell does something with its share
+			return nil
+		}
+		claims = made.withoutAcks
+	}
+	if len(claims) > maxClaimBody {
+		return tooLarge(maxClaimBody)
+	}
 	c.queue, c.claim = made.queue, made
 	c.mayWait = !made.hasWait || made.wait > 0
 	return nil
+}
+
+// hasElements reports of a member of a JSON object whether it is anything else than an empty list.
+type hasElements bool
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (has *hasElements) UnmarshalJSONFrom(in *jsontext.Decoder) error {
+	value, err := in.ReadValue()
+	*has = err == nil && (value.Kind() != '[' || len(bytes.TrimSpace(value[1:len(value)-1])) > 0)
+	return err
+}
+
+// readAcks reads the acks in the body of a claim, and reports whether it could.
+func (g *Gateway) readAcks(r *http.Request, made *claim) bool {
+	acks, isReadable := g.readIDs(r, made.body, "acks", "/ack")
+	if !isReadable {
+		return false
+	}
+	made.withoutAcks = append(append([]byte{'{'}, bytes.TrimPrefix(acks.rest, []byte(","))...), '}')
+	acks.rest = nil
+	made.acks, made.acksRequest = acks, r
+	r.Body, r.ContentLength = http.NoBody, 0 // the claim has it, until the acks are done
+	return true
 }
 
 // answerClaim has a claim answered: by the cell that its queue is placed on; and before, without a wait, by those that may hold events of it from before.
@@ -122,13 +164,9 @@ type claimWait struct {
 //
 //go:noinline
 func (g *Gateway) claimNow(c *call, r *http.Request) (*claimWait, *http.Response, error) {
-	queue := c.claim.queue
-	from, err := g.claimFrom(queue)
+	from, err := g.planClaim(c, r)
 	if err != nil {
 		return nil, nil, err
-	}
-	if others := g.straysOf(queue, from.current, from.before); len(others) > 0 {
-		from.before, from.every = append(others, from.before...), min(from.every, formerEvery)
 	}
 	ask := from.before
 	if c.claim.rounds++; c.claim.rounds == 1 {
@@ -208,6 +246,87 @@ func (g *Gateway) askFormer(c *call, r *http.Request, before []*cell) (*http.Res
 	return nil, nil //nolint:nilnil // there is none
 }
 
+// planClaim returns where a claim looks now. Its acks are done before, unless its cell alone is asked, once, and all acks are for that cell: then it gets all of the claim. While that waits it
+// holds its acks, and they are repeated if the queue is placed elsewhere meanwhile, so acks that are long or cannot be repeated are done before, too.
+func (g *Gateway) planClaim(c *call, r *http.Request) (*claimPlan, error) {
+	m := c.claim
+	if p, _ := g.placements.get(m.queue); m.acks != nil && p != nil && len(p.Cells) != 1 { // before the cells of a spread queue have had their turn
+		if err := g.ackBefore(c, r); err != nil {
+			return nil, err
+		}
+	}
+	plan, err := g.claimFrom(m.queue)
+	if m.acks == nil || err == nil && plan.isOf(m.acks.only()) && (!c.mayWait || m.acks.isRepeatable && len(m.body) <= maxClaimBody) {
+		return plan, err
+	}
+	if err == nil {
+		plan.leave()
+	}
+	if err := g.ackBefore(c, r); err != nil {
+		return nil, err
+	}
+	return g.claimFrom(m.queue)
+}
+
+// ackBefore does the acks of a claim, as POST /ack does them. What becomes of each is in the answer to the claim, which goes on; unless a cell refuses its share.
+func (g *Gateway) ackBefore(c *call, r *http.Request) error {
+	m, mayWait := c.claim, c.mayWait
+	c.mayWait = false // the acks are calls like others
+	all, err := g.askIDs(c, m.acksRequest, m.acks)
+	c.mayWait = mayWait
+	if err != nil {
+		return err
+	}
+	m.acked, m.acksMissing = all.inMember("acks"), m.acks.shares.missing()
+	m.body, m.acks, m.acksRequest = m.withoutAcks, nil, nil
+	g.bodies.shrink(c, int64(len(m.body)+len(m.acked)-freeBody))
+	r.Header["Accept"] = []string{"application/json"} // so is an answer with acks, which are put in
+	delete(r.Header, "Accept-Encoding")
+	return nil
+}
+
+// putAcked puts the results of the acks that were done into the answer to the claim, before its events.
+func (m *claim) putAcked(c *call, resp *http.Response) {
+	if resp.StatusCode != http.StatusOK || m.acked == nil {
+		return
+	}
+	c.missing(m.acksMissing)
+	resp.Body = &ackedBody{ReadCloser: resp.Body, front: append(m.acked, ',')}
+	if resp.ContentLength >= 0 {
+		resp.ContentLength += int64(len(m.acked))
+		resp.Header["Content-Length"] = []string{strconv.FormatInt(resp.ContentLength, 10)}
+	}
+}
+
+// An ackedBody is the answer of a cell to a claim, with the results of acks in front of its members.
+type ackedBody struct {
+	io.ReadCloser
+	front  []byte // what is left of {"acks":[…],
+	isOpen bool   // the { of the cell was read
+}
+
+var errNotClaimed = errors.New("the answer to a claim is no JSON object")
+
+// Read implements io.Reader.
+func (b *ackedBody) Read(p []byte) (int, error) {
+	if !b.isOpen {
+		var first [1]byte
+		if _, err := io.ReadFull(b.ReadCloser, first[:]); err != nil {
+			return 0, errors.Join(errNotClaimed, err)
+		}
+		if first[0] != '{' {
+			return 0, errNotClaimed
+		}
+		b.isOpen = true
+	}
+	if len(b.front) > 0 {
+		n := copy(p, b.front)
+		b.front = b.front[n:]
+		return n, nil
+	}
+	return b.ReadCloser.Read(p)
+}
+
 // A claimPlan says where a claim looks.
 type claimPlan struct {
 	before  []*cell // that may hold events from before: they are asked first, each time
@@ -218,8 +337,25 @@ type claimPlan struct {
 	leave   func() // is to be called once it waits no more
 }
 
-// claimFrom returns where a claim of a queue looks now.
+// isOf reports whether a claim asks one cell alone, and once.
+func (p *claimPlan) isOf(at *cell) bool {
+	return p.current == at && len(p.before)+len(p.others) == 0
+}
+
+// claimFrom returns where claims of a queue look now: also on cells that hold stray events.
 func (g *Gateway) claimFrom(queue string) (*claimPlan, error) {
+	plan, err := g.claimPlaced(queue)
+	if err != nil {
+		return nil, err
+	}
+	if others := g.straysOf(queue, plan.current, plan.before); len(others) > 0 {
+		plan.before, plan.every = append(others, plan.before...), min(plan.every, formerEvery)
+	}
+	return plan, nil
+}
+
+// claimPlaced returns where claims of a queue look because of its placement.
+func (g *Gateway) claimPlaced(queue string) (*claimPlan, error) {
 	plan := &claimPlan{every: formerEvery, leave: func() {}}
 	p, err := g.placed(queue)
 	switch {

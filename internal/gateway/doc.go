@@ -28,7 +28,7 @@
 //	answers.go    the answers of several cells: which are there, and what the caller is told
 //	gather.go     parts of a call, asked of several cells
 //	object.go     JSON objects that are joined member by member
-//	claim.go      claims from queues that were moved, are spread, or are placed nowhere yet
+//	claim.go      claims from queues that were moved, are spread, or are placed nowhere yet, and acks that are done before
 //	leases.go     leases of claims whose answer does not reach its client
 //	withdraw.go   claims that nobody waits for any more
 //	delete.go     the deletion of a queue on all its cells

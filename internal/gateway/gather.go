@@ -70,9 +70,9 @@ func (c *call) partOf(r *http.Request, method, path string, query url.Values, bo
 	return out.WithContext(r.Context())
 }
 
-// ask sends a part of a call to a cell and returns its answer, whatever the status.
+// ask sends a part of a call to a cell and returns its answer, whatever the status. No part is a claim.
 func (g *Gateway) ask(ctx context.Context, c *call, at *cell, req *http.Request) *part {
-	resp, err := g.send(c, at, req.WithContext(ctx)) //nolint:bodyclose // part.close does
+	resp, err := g.sendCall(c, at, req.WithContext(ctx)) //nolint:bodyclose // part.close does
 	return &part{at, resp, err}
 }
 

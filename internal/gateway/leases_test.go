@@ -40,26 +40,29 @@ func answersClaims(f *fakeCell, events int, isLate bool) *claimedCell {
 		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 		_, _ = io.WriteString(w, body)
 	})
-	f.mux.HandleFunc("POST /release", func(w http.ResponseWriter, r *http.Request) {
-		var body struct {
-			Events []struct {
-				ID      int64
-				Receipt string
-			}
-		}
-		err := json.NewDecoder(r.Body).Decode(&body)
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if err != nil || len(body.Events) == 0 || len(body.Events) > k.most || r.Header.Get("Authorization") != "Bearer "+gatewayKey {
-			refuseBatch(w, "#/events")
-			return
-		}
-		for _, e := range body.Events {
-			k.released = append(k.released, fmt.Sprint(e.ID, " ", e.Receipt))
-		}
-		_, _ = io.WriteString(w, `{"results":[]}`)
-	})
+	f.mux.HandleFunc("POST /release", k.release)
 	return k
+}
+
+// release answers POST /release.
+func (k *claimedCell) release(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Events []struct {
+			ID      int64
+			Receipt string
+		}
+	}
+	err := json.NewDecoder(r.Body).Decode(&body)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil || len(body.Events) == 0 || len(body.Events) > k.most || r.Header.Get("Authorization") != "Bearer "+gatewayKey {
+		refuseBatch(w, "#/events")
+		return
+	}
+	for _, e := range body.Events {
+		k.released = append(k.released, fmt.Sprint(e.ID, " ", e.Receipt))
+	}
+	_, _ = io.WriteString(w, `{"results":[]}`)
 }
 
 func (k *claimedCell) got() []string {

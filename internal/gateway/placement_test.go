@@ -366,9 +366,12 @@ func TestLargeBodiesOfClaimsAreRefused(t *testing.T) {
 		return `{"queue":"q","limit":7,"wait":"0s","x":"` + strings.Repeat("x", size-50) + `"}`
 	}
 	e.want(200, "events", "POST", "/claim", body(40<<10))
-	e.wantProblem(bodyTooLarge, -1, "POST", "/claim", body(maxClaimBody+100))
 	e.wantProblem(overloaded, -1, "POST", "/claim", body(maxClaimBody-100)) // more than all may take
 	e.until("nothing is held", func() bool { return e.gateway.bodies.used.Load() == 0 })
+	large := setup(t, nil, home, one)
+	large.want(200, "events", "POST", "/claim", body(maxClaimBody-100))
+	large.wantProblem(bodyTooLarge, -1, "POST", "/claim", body(maxClaimBody+100))
+	large.wantProblem(bodyTooLarge, -1, "POST", "/claim", body(maxPeekBody+100))
 }
 
 func TestManagersPlaceQueuesWithoutPublishing(t *testing.T) {

@@ -89,7 +89,11 @@ type exchange struct{ g *Gateway }
 func (e exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	c := callOf(r.Context())
 	if c.claim != nil {
-		return e.g.answerClaim(c, r)
+		resp, err := e.g.answerClaim(c, r)
+		if err == nil {
+			c.claim.putAcked(c, resp)
+		}
+		return resp, err
 	}
 	resp, err := e.g.send(c, c.target, r)
 	if err == nil && c.route != nil && c.route.changes != nil && resp.StatusCode < http.StatusBadRequest && e.g.single() == nil {

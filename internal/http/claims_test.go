@@ -103,6 +103,36 @@ func TestClaimAcksTheEventsBefore(t *testing.T) {
 	}
 }
 
+func TestClaimAcksEventsOfOtherQueues(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.placeOn(0, "a")
+	h.placeOn(1, "b")
+	for _, queue := range []string{"a", "a", "b", "b"} {
+		h.insertWith("queue=" + queue)
+	}
+	ofA, ofB := h.claimOneBy(`{"queue":"a"}`), h.claimOneBy(`{"queue":"b"}`)
+	wrong := ofA
+	wrong.Receipt = "1.1.0000000000000000"
+	for _, claim := range []struct {
+		body string
+		want []ackResult
+	}{
+		{acking("b", ofB, wrong, ofA), []ackResult{{ofB.ID, 204, ""}, {ofA.ID, 409, "lease_lost"}, {ofA.ID, 204, ""}}},
+		{acking("a", ofB, ofA), []ackResult{{ofB.ID, 204, ""}, {ofA.ID, 204, ""}}}, // once more
+	} {
+		got := decode[ackedAndClaimedPage](h.with("Accept", "application/cloudevents-batch+json").call("POST", "/claim", claim.body).want(200))
+		if !slices.Equal(got.Acks, claim.want) || len(got.Events) != 1 || got.Events[0].Receipt == "" {
+			t.Errorf("%s: got %+v", claim.body, got)
+		}
+	}
+	h.try("POST", "/claim", acking("a", ofB, ofB, ofA)[:50]).wantProblem(problem.InvalidJSON)
+	if p := h.try("POST", "/claim", fmt.Sprintf(`{"queue":"a","acks":[{"id":%d},{"id":%d,"receipt":"x","more":1}]}`, ofA.ID, ofB.ID)); p.status != 422 || !strings.Contains(p.body, `"#/acks/1/more"`) {
+		t.Errorf("got %s", p.body)
+	}
+}
+
 func TestWaitingClaimIsAnsweredEmptyAtTheEndOfWait(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
