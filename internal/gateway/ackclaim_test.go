@@ -348,8 +348,7 @@ func TestClaimGoesOnWithoutTheCellsOfItsAcks(t *testing.T) {
 		cells[0].events <- `{"id":5}`
 	}
 	e.wantAcked(5, ackClaim("q", "9s", "1 1 full", "0 2"), "1 1 503 overloaded 1", "0 2 200")
-	cells[1].server.CloseClientConnections()
-	cells[1].server.Close()
+	cells[1].stop()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(1).isUp() })
 	got := e.wantAcked(5, ackClaim("q", "9s", "1 1", "0 2", "9 3", "2 4"), "1 1 503 cell_unavailable 1", "0 2 200", "9 3 503 cell_unavailable 9", "2 4 502 outcome_unknown 2")
 	if got.header.Get(unavailableHeader) != "1, 2" {

@@ -199,8 +199,7 @@ func TestBatchPlacesNewQueuesInTheNameOfItsCaller(t *testing.T) {
 func TestCellThatIsAwayFailsItsEventsOfABatchAlone(t *testing.T) {
 	t.Parallel()
 	e, cells := batchCells(t, nil)
-	cells[1].server.CloseClientConnections()
-	cells[1].server.Close()
+	cells[1].stop()
 	e.gateway.cell(1).transport.CloseIdleConnections() // one that is used before its end is noticed leaves the outcome unknown
 	body := eventsOf("two a", "one b", "zero c", "one d")
 	got := e.call("POST", "/events/batch?atomic=false", body) // it may not count as away yet

@@ -132,11 +132,15 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 	}))
 	f.server.Listener = listenApart(t)
 	f.server.Start()
-	t.Cleanup(func() {
-		f.server.CloseClientConnections()
-		f.server.Close()
-	})
+	t.Cleanup(f.stop)
 	return f
+}
+
+// stop has the cell go away. It takes no connection any more before its connections are closed, or a gateway could come back meanwhile with a call that waits.
+func (f *fakeCell) stop() {
+	_ = f.server.Listener.Close()
+	f.server.CloseClientConnections()
+	f.server.Close()
 }
 
 // addresses are how many listenApart has given out.

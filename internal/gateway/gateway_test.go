@@ -285,8 +285,7 @@ func TestCellThatIsAwayFailsAlone(t *testing.T) {
 	id := func(number int64) string { return fmt.Sprintf("/events/%d", number<<45+17) }
 	e.want(201, `"cell":1`, "POST", "/events?queue=q1", "{}")
 	address := one.server.Listener.Addr().String()
-	one.server.CloseClientConnections()
-	one.server.Close()
+	one.stop()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(1).isUp() })
 	e.wantProblem(cellUnavailable, 1, "POST", "/events?queue=q1", "{}")
 	e.wantProblem(cellUnavailable, 1, "POST", "/claim", `{"queue":"q1"}`)
@@ -371,8 +370,7 @@ func TestPlacedQueuesGoOnWithoutHome(t *testing.T) {
 	one.answers("POST /events", 201, "{}")
 	one.answers("POST /claim", 200, `{"events":[]}`)
 	e := setup(t, nil, home, one)
-	home.server.CloseClientConnections()
-	home.server.Close()
+	home.stop()
 	e.until("home counts as away", func() bool { return !e.gateway.cell(0).isUp() })
 	e.want(201, "", "POST", "/events?queue=q", "{}")
 	e.want(200, "events", "POST", "/claim", `{"queue":"q"}`)
@@ -506,8 +504,7 @@ func TestMetricsAndVersionAreForThoseWhomHomeKnows(t *testing.T) {
 	if len(asked) != 4 { // wrong, caller, metrics, wrong
 		t.Errorf("home was asked %d times who calls", len(asked))
 	}
-	home.server.CloseClientConnections()
-	home.server.Close()
+	home.stop()
 	e.until("home counts as away", func() bool { return !e.gateway.cell(0).isUp() })
 	e.want(200, `queued_cell_up{cell="0"} 0`, "GET", "/metrics", "", "Authorization: Bearer metrics")
 }

@@ -132,8 +132,7 @@ func TestCellThatIsAwayFailsItsIDsAlone(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	e := setup(t, nil, fakes...)
-	fakes[1].server.CloseClientConnections()
-	fakes[1].server.Close()
+	fakes[1].stop()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(1).isUp() }) // the outcome of a call that is under way then is unknown
 	got := e.call("POST", "/ack", heldOf("1 1", "0 2", "1 3", "2 4"))
 	wantTexts(t, "results", idResults(t, got), "1 1 503 cell_unavailable 1", "0 2 200", "1 3 503 cell_unavailable 1", "2 4 502 outcome_unknown 2")

@@ -109,8 +109,7 @@ func TestCellsThatCannotBeUsedGetNoNewQueues(t *testing.T) {
 	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
 	cells := insertable(home, one)
 	e := setup(t, nil, home, one)
-	one.server.CloseClientConnections()
-	one.server.Close()
+	one.stop()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(1).isUp() })
 	for i := range 8 {
 		queue := fmt.Sprint("q", i)
@@ -279,8 +278,7 @@ func TestClaimsAskFormerCellsFirst(t *testing.T) {
 	e.want(200, `{"id":4}`, "POST", "/claim", claim)
 	e.want(200, `{"events":[]}`, "POST", "/claim", `{"queue":"q","limit":7,"wait":"0s"}`)
 
-	one.server.CloseClientConnections()
-	one.server.Close()
+	one.stop()
 	atTwo <- "5"
 	e.want(200, `{"id":5}`, "POST", "/claim", claim)
 }
