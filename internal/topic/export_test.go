@@ -1,5 +1,7 @@
 package topic
 
+import "github.com/queued/queued/internal/match"
+
 // Followers returns how many follow the log in this process with filters that are in the index.
 func (s *Service) Followers() (n int) {
 	s.tail.mu.Lock()
@@ -59,4 +61,22 @@ func (s *Service) KnowsFilters(n int) bool {
 	s.filters.mu.Lock()
 	defer s.filters.mu.Unlock()
 	return len(s.filters.sets) >= n
+}
+
+// A Tail is a tail that no service has.
+type Tail struct{ t *tail }
+
+// NewTail returns an empty one.
+func NewTail() Tail { return Tail{newTail(1 << 20)} }
+
+// UpdateIndex brings its index up to date.
+func (t Tail) UpdateIndex() { t.t.updateIndex() }
+
+// JoinAndLeave follows it by the name of a topic, and no more.
+func (t Tail) JoinAndLeave(name string) {
+	filter, err := match.Parse([]string{name}, nil)
+	if err != nil {
+		panic(err)
+	}
+	t.t.leave(t.t.join(filter))
 }

@@ -317,11 +317,12 @@ func (t *tail) isOf(origin int64) bool {
 func (t *tail) updateIndex() (head int64, isFollowed bool) {
 	t.mu.Lock()
 	t.removeLeft(time.Now())
-	changes, added := t.changes, t.added
-	t.added = nil
-	if len(changes) > 0 {
-		t.changes = make(map[int32]*match.Filter)
+	var changes map[int32]*match.Filter // none: those who join write into the map that there is
+	if len(t.changes) > 0 {
+		changes, t.changes = t.changes, make(map[int32]*match.Filter)
 	}
+	added := t.added
+	t.added = nil
 	t.mu.Unlock()
 	if len(changes) > 0 {
 		t.index = t.index.Update(changes)
