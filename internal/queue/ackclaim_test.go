@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -232,4 +233,73 @@ func TestAClosedServiceTakesNoClaimsWithAcks(t *testing.T) {
 	if _, _, err := b.AckAndClaim(t.Context(), acks(held), queue.ClaimParams{}); err == nil {
 		t.Error("there was no error")
 	}
+}
+
+// An ack that has to wait for a lock is committed on its own: the claim is made after it, so that its leases are new.
+func TestAClaimWhoseAcksWaitForALockComesAfterThem(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *queue.Config) { c.LockTimeout = waitLimit })
+	held, tx := lockEvent(t, b)
+	id := b.insert(t, "", `{}`)[0]
+	done := make(chan []queue.Event)
+	go func() {
+		defer close(done)
+		done <- b.ackAndClaim(t, held, queue.ClaimParams{}, 1)
+	}()
+	awaitLockWait(t, b, tx.Conn())
+	eventually(t, "the ack alone waits", func() bool {
+		_, writers := queue.PendingCalls(b.Service)
+		return writers == 0
+	})
+	unlocked := pgtest.Query[time.Time](t, b.sql, `select pg_catalog.clock_timestamp()`)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range <-done {
+		if e.ID != id || e.Attempts != 1 || e.Claimed[0].Before(unlocked) {
+			t.Errorf("claimed %+v; want event %d, after %v", e, id, unlocked)
+		}
+	}
+}
+
+// So many acks are not in one transaction with the claim, and another writer may commit it before them.
+func TestAClaimGetsWhatManyAcksFree(t *testing.T) {
+	t.Parallel()
+	b := setup(t, neverPolls)
+	b.limit(t, "q", `{"order": true}`)
+	inserted, err := b.Insert(t.Context(), []queue.InsertParams{{Queue: "q", Group: "g", Event: []byte(`{"block": 2}`)}, {Queue: "q", Group: "g", Event: []byte(`{}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.insertN(t, "others", queue.MaxBatch-1)
+	var settled []queue.Lease
+	for _, e := range slices.Concat(b.claim(t, queue.ClaimParams{Queue: "q"}, 1), b.claim(t, queue.ClaimParams{Queue: "others", Limit: queue.MaxBatch}, queue.MaxBatch-1)) {
+		settled = append(settled, lease(e))
+	}
+	g := blockCommits(t, b)
+	b.exec(t, `create trigger block before insert on agent.event_hist for each row when (new.event ? 'block') execute function public.wait_until_unblocked()`)
+	first := g.blockFirst(t)
+	done := make(chan []queue.Event)
+	go func() {
+		defer close(done)
+		_, events, err := b.AckAndClaim(t.Context(), acks(settled...), queue.ClaimParams{Queue: "q"})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- events
+	}()
+	eventually(t, "the acks are under way, and the claim waits", func() bool {
+		waiting, writers := queue.PendingCalls(b.Service)
+		return waiting == 1 && writers == 2
+	})
+	g.unblock(t, 1)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the claim was made", func() bool {
+		waiting, writers := queue.PendingCalls(b.Service)
+		return waiting == 0 && writers == 1
+	})
+	g.unblock(t, 2)
+	checkIDs(t, <-done, []int64{inserted[1].ID})
 }

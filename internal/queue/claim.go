@@ -58,13 +58,28 @@ func (s *Service) AckAndClaim(ctx context.Context, acks []Ack, p ClaimParams) (a
 			return nil, nil, err
 		}
 		acked = along.acked
+		if along.isApart { // the claim did not wait for them, and what it got may have waited here for a large part of its lease
+			d.leave(w) //nolint:contextcheck // as above
+			events, err = s.claimUntil(ctx, p, w.deadline)
+			return acked, events, err
+		}
 	}
 	r, err := timelimit.Receive(ctx, w.result)
 	if err != nil {
 		d.leave(w) //nolint:contextcheck // as above
 		return nil, nil, wrap("claiming events", err)
 	}
+	if along != nil && r.err == nil && len(r.events) == 0 && !r.looked.covers(along.commit) { // they were too many for one commit with the claim
+		events, err = s.claimUntil(ctx, p, w.deadline)
+		return acked, events, err
+	}
 	return acked, r.events, r.err
+}
+
+// claimUntil claims, and waits until deadline.
+func (s *Service) claimUntil(ctx context.Context, p ClaimParams, deadline time.Time) ([]Event, error) {
+	p.Wait = max(0, time.Until(deadline))
+	return s.Claim(ctx, p)
 }
 
 // waitsFor is how long a process may go on with the wait of a policy that was changed without it being told.

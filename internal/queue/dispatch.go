@@ -36,11 +36,13 @@ type waiter struct {
 	deadline time.Time
 	result   chan claimResult // of capacity one: answering never blocks
 	acks     *operation       // to be committed with the first round that the waiter is in, before its claim; nil: none, or they are under way
+	looked   span             // the latest commit with a claim for it
 }
 
 type claimResult struct {
 	events []Event
 	err    error
+	looked span
 }
 
 // sharesClaim reports whether one statement can claim for both.
@@ -266,6 +268,7 @@ func (d *dispatcher) handOut(group []*waiter, op *operation, err error) (waiting
 	now := time.Now()
 	var unwanted []Event
 	for _, w := range group {
+		w.looked = op.commit
 		n := min(len(found), w.params.Limit)
 		if n == 0 && err == nil && (full || now.Before(w.deadline) && !d.draining) {
 			waiting++
@@ -273,7 +276,7 @@ func (d *dispatcher) handOut(group []*waiter, op *operation, err error) (waiting
 		}
 		switch {
 		case d.remove(w):
-			w.result <- claimResult{events: found[:n:n], err: err}
+			w.result <- claimResult{found[:n:n], err, w.looked}
 		case op.claim.workers == nil:
 			continue // the next one gets them
 		default: // they bear the name of one who has gone
@@ -395,7 +398,7 @@ func (d *dispatcher) answerLate() {
 	d.waiters = slices.DeleteFunc(d.waiters, func(w *waiter) bool {
 		isLate := !now.Before(w.deadline)
 		if isLate {
-			w.result <- claimResult{}
+			w.result <- claimResult{looked: w.looked}
 		}
 		return isLate
 	})

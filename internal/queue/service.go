@@ -107,9 +107,10 @@ type Service struct {
 	waits      policyWaits
 	upkeep     upkeep
 	isPusher   atomic.Bool
-	isOutdated atomic.Bool // the schema has moved beyond this program
-	pollsIdle  atomic.Bool // pollIdle looks at the queues of the dispatchers that sleep
-	adopted    pg.Signal   // the database may have been adopted
+	isOutdated atomic.Bool  // the schema has moved beyond this program
+	pollsIdle  atomic.Bool  // pollIdle looks at the queues of the dispatchers that sleep
+	spans      atomic.Int64 // of the commits: how many have begun or ended; see span
+	adopted    pg.Signal    // the database may have been adopted
 	redrives   redrives
 
 	mu          sync.Mutex

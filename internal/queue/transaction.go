@@ -84,7 +84,12 @@ func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) e
 		tx.batch.Queue(prologue)
 	}
 	tx.add(ops)
+	began := s.spans.Add(1)
 	err := pool.SendBatch(ctx, tx.batch)
+	ended := s.spans.Add(1)
+	for _, op := range ops {
+		op.commit = span{began, ended}
+	}
 	s.writes.note(len(tx.inserts) > 0 || len(tx.counts) > 0 || tx.hasJoints, err)
 	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed and visible, and may be lost by a failover
 		for _, op := range ops {

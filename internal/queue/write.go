@@ -48,7 +48,15 @@ type operation struct {
 	inserted []Inserted
 	acked    []AckResult
 	err      error // why its committed result could not be read, or its commit was not confirmed; nil: it could, and was
+	commit   span  // in which it was committed
+	isApart  bool  // it lost a race, and was committed on its own
 }
+
+// span is from when a commit began to when it ended, in the order of all beginnings and ends of this process. Its zero value is before all.
+type span struct{ began, ended int64 }
+
+// covers reports whether what another commit has written was there for the statements of this one, or was written before these by itself.
+func (c span) covers(o span) bool { return c.began > o.ended || c.began == o.began }
 
 // LeaveKeys leaves idempotency keys of a queue to another cell, which the queue is placed on now, but for those that stand for events here: it returns the ids of these, nil for
 // the others, in the order of the keys. Inserts here under the others fail with ErrKeyLeft from then on, for as long as keys are kept. It may be repeated. It fails with an *InvalidError.
@@ -196,6 +204,7 @@ func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 						return wrap("writing to the queue", ctx.Err())
 					}
 				}
+				op.isApart = true
 				return s.commit(ctx, pool, []*operation{op})
 			})
 		},
