@@ -42,6 +42,7 @@ func (s *Service) AckAndClaim(ctx context.Context, acks []Ack, p ClaimParams) (a
 		}
 	default:
 		w.acks = newAcks(acks)
+		w.acks.waiter = w
 		if err := s.commits.Admit(w.acks); err != nil {
 			return nil, nil, err
 		}
@@ -58,8 +59,7 @@ func (s *Service) AckAndClaim(ctx context.Context, acks []Ack, p ClaimParams) (a
 			return nil, nil, err
 		}
 		acked = along.acked
-		if along.isApart { // the claim did not wait for them, and what it got may have waited here for a large part of its lease
-			d.leave(w) //nolint:contextcheck // as above
+		if along.isApart { // it has left, as its claim did not wait for them
 			events, err = s.claimUntil(ctx, p, w.deadline)
 			return acked, events, err
 		}

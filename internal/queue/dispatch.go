@@ -37,6 +37,8 @@ type waiter struct {
 	result   chan claimResult // of capacity one: answering never blocks
 	acks     *operation       // to be committed with the first round that the waiter is in, before its claim; nil: none, or they are under way
 	looked   span             // the latest commit with a claim for it
+
+	dispatcher *dispatcher // that it has joined
 }
 
 type claimResult struct {
@@ -66,6 +68,7 @@ func (s *Service) join(w *waiter) (*dispatcher, error) {
 		s.dispatchers[d.queue] = d
 		s.work.Go(d.run)
 	}
+	w.dispatcher = d
 	d.mu.Lock()
 	d.waiters = append(d.waiters, w)
 	// Where others wait in vain for the same, and notifications arrive, there is nothing to look for.

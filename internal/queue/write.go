@@ -50,6 +50,8 @@ type operation struct {
 	err      error // why its committed result could not be read, or its commit was not confirmed; nil: it could, and was
 	commit   span  // in which it was committed
 	isApart  bool  // it lost a race, and was committed on its own
+
+	waiter *waiter // whose claim comes after its acks; nil: nobody's
 }
 
 // span is from when a commit began to when it ended, in the order of all beginnings and ends of this process. Its zero value is before all.
@@ -205,6 +207,9 @@ func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 					}
 				}
 				op.isApart = true
+				if w := op.waiter; w != nil { // others are to have what is claimed for it meanwhile
+					w.dispatcher.leave(w) //nolint:contextcheck // what is claimed must be released
+				}
 				return s.commit(ctx, pool, []*operation{op})
 			})
 		},
