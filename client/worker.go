@@ -52,7 +52,7 @@ type WorkerConfig struct {
 	Concurrency int
 	// ClaimForFreeSlots has the worker claim no more events than it can begin to work on.
 	ClaimForFreeSlots bool
-	// ClaimInterval is at least how long after the answer to a claim the next one is sent, unless that answer had as many events as were asked for, so that more may wait; 0: it is sent at once.
+	// ClaimInterval is at least how long after the answer to a claim the next one is sent, unless that answer had as many events as were asked for, so that more may wait, or had none, after Wait; 0: it is sent at once.
 	// Where events come one by one it has the events of that time claimed, and mostly acked, with one request, at the price of waiting for it.
 	ClaimInterval time.Duration
 	// Lease is how long an event is held without a sign of life of the worker, which extends it at each third of that time: the time until
