@@ -205,7 +205,7 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 		"empty queue":       {`{"queue":""}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"long queue":        {`{"queue":"` + strings.Repeat("q", 129) + `"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"queue with a line": {`{"queue":"a\n"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
-		"unknown":           {`{"lease":"1m","Limit":1}`, "#/lease unknown field; expected one of queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker\n#/Limit unknown field; expected one of queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker"},
+		"unknown":           {`{"lease":"1m","Limit":1}`, "#/lease unknown field; expected one of queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker, acks\n#/Limit unknown field; expected one of queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker, acks"},
 		"types no list":     {`{"types":"a"}`, `#/types must be an array, not "a"`},
 		"types of another":  {`{"types":["a",1,null,{}]}`, "#/types/1 must be a string, not 1\n#/types/2 must be a string, not null\n#/types/3 must be a string, not {}"},
 		"an empty type":     {`{"types":["a",""]}`, "#/types/1 must not be empty"},
