@@ -54,7 +54,7 @@ func isItself() bool {
 	if err != nil {
 		return false
 	}
-	called, err := os.Stat(path)
+	called, err := os.Stat(path) //nolint:gosec // nothing is read of it
 	if err != nil {
 		return false
 	}
