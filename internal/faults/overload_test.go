@@ -17,7 +17,7 @@ import (
 
 // unboundedPending is the broken build of this file.
 var unboundedPending = build{name: "no limit on calls that wait for the database", edits: []edit{
-	{"internal/groupcommit/groupcommit.go", "c.pending+len(ops) > c.cfg.MaxPending || c.pendingBytes+bytes > c.cfg.MaxPendingBytes", "false"},
+	{"internal/groupcommit/groupcommit.go", "c.pending+operations > c.cfg.MaxPending || c.pendingBytes+bytes > c.cfg.MaxPendingBytes", "false"},
 	{"internal/groupcommit/groupcommit.go", "time.Since(began) > c.cfg.HangThreshold", "time.Since(began) > time.Hour"},
 	{"internal/http/server.go", "const DefaultRequestTimeout = 15 * time.Second", "const DefaultRequestTimeout = time.Hour"},
 	{"cmd/queued/serve.go", "RequestTimeout: c.RequestTimeout,", "RequestTimeout: time.Hour,"},
