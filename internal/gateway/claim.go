@@ -250,17 +250,17 @@ func (g *Gateway) askFormer(c *call, r *http.Request, before []*cell) (*http.Res
 // holds its acks, and they are repeated if the queue is placed elsewhere meanwhile, so acks that are long or cannot be repeated are done before, too.
 func (g *Gateway) planClaim(c *call, r *http.Request) (*claimPlan, error) {
 	m := c.claim
-	if p, _ := g.placements.get(m.queue); m.acks != nil && p != nil && len(p.Cells) != 1 { // before the cells of a spread queue have had their turn
-		if err := g.ackBefore(c, r); err != nil {
-			return nil, err
+	if m.acks == nil {
+		return g.claimFrom(m.queue)
+	}
+	if p, _ := g.placements.get(m.queue); p == nil || len(p.Cells) == 1 { // else the cells of a spread queue would have had their turn
+		plan, err := g.claimFrom(m.queue)
+		if err == nil && plan.isOf(m.acks.only()) && (!c.mayWait || m.acks.isRepeatable && len(m.body) <= maxClaimBody) {
+			return plan, nil
 		}
-	}
-	plan, err := g.claimFrom(m.queue)
-	if m.acks == nil || err == nil && plan.isOf(m.acks.only()) && (!c.mayWait || m.acks.isRepeatable && len(m.body) <= maxClaimBody) {
-		return plan, err
-	}
-	if err == nil {
-		plan.leave()
+		if err == nil {
+			plan.leave()
+		}
 	}
 	if err := g.ackBefore(c, r); err != nil {
 		return nil, err
