@@ -96,12 +96,7 @@ func (c *Committer[O]) Do(ctx context.Context, op O) error {
 	if err := c.add(true, op); err != nil {
 		return err
 	}
-	failure, err := timelimit.Receive(ctx, op.ticket().done)
-	if err != nil {
-		c.withdraw(op)
-		return err
-	}
-	return failure
+	return c.Await(ctx, op)
 }
 
 // Start has operations committed, in one transaction if they are few, however much is pending. Their tickets are answered. It fails with
@@ -123,10 +118,12 @@ func (c *Committer[O]) overload(operations, bytes int) error {
 	return nil
 }
 
-// Await returns the error that an operation failed with that was started, once it has an answer, or that of ctx.
+// Await returns the error that an operation failed with that was started. When ctx ends first it fails with ctx's error, and the operation may be
+// committed or not.
 func (c *Committer[O]) Await(ctx context.Context, op O) error {
 	failure, err := timelimit.Receive(ctx, op.ticket().done)
 	if err != nil {
+		c.withdraw(op)
 		return err
 	}
 	return failure

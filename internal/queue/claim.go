@@ -48,14 +48,13 @@ func (s *Service) AckAndClaim(ctx context.Context, acks []Ack, p ClaimParams) (a
 		}
 	}
 	along := w.acks // the dispatcher takes it away
-	d, err := s.join(w)
-	if err != nil {
+	if err := s.join(w); err != nil {
 		return nil, nil, fmt.Errorf("claiming events: %w", err)
 	}
 	defer s.work.Done()
 	if along != nil {
 		if err := s.written(ctx, along, s.commits.Await(ctx, along)); err != nil {
-			d.leave(w) //nolint:contextcheck // events claimed for it must be released, whether this context has ended or not
+			w.dispatcher.leave(w) //nolint:contextcheck // events claimed for it must be released, whether this context has ended or not
 			return nil, nil, err
 		}
 		acked = along.acked
@@ -66,7 +65,7 @@ func (s *Service) AckAndClaim(ctx context.Context, acks []Ack, p ClaimParams) (a
 	}
 	r, err := timelimit.Receive(ctx, w.result)
 	if err != nil {
-		d.leave(w) //nolint:contextcheck // as above
+		w.dispatcher.leave(w) //nolint:contextcheck // as above
 		return nil, nil, wrap("claiming events", err)
 	}
 	if along != nil && r.err == nil && len(r.events) == 0 && !r.looked.covers(along.commit) { // they were too many for one commit with the claim

@@ -55,11 +55,11 @@ func (w *waiter) sharesClaim(o *waiter) bool {
 }
 
 // join adds a waiter to its queue's dispatcher, starting that if need be. Close waits until the waiter's caller calls s.work.Done.
-func (s *Service) join(w *waiter) (*dispatcher, error) {
+func (s *Service) join(w *waiter) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, pg.ErrClosed
+		return pg.ErrClosed
 	}
 	s.work.Add(1)
 	d := s.dispatchers[w.params.Queue]
@@ -77,7 +77,7 @@ func (s *Service) join(w *waiter) (*dispatcher, error) {
 	}
 	d.mu.Unlock()
 	d.woken.Send()
-	return d, nil
+	return nil
 }
 
 // waitsInVain reports whether claims of a queue wait for something to become claimable, so that no round is due.
@@ -85,9 +85,11 @@ func (s *Service) waitsInVain(queue string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.dispatchers[queue]
-	if d == nil {
-		return false
-	}
+	return d != nil && d.sleeps()
+}
+
+// sleeps reports whether no round is due.
+func (d *dispatcher) sleeps() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.unserved != nil
@@ -528,11 +530,9 @@ func (s *Service) pollIdle(ctx context.Context) error {
 func (s *Service) idleQueues() (queues []string) {
 	s.mu.Lock()
 	for queue, d := range s.dispatchers {
-		d.mu.Lock()
-		if d.unserved != nil {
+		if d.sleeps() {
 			queues = append(queues, queue)
 		}
-		d.mu.Unlock()
 	}
 	s.mu.Unlock()
 	s.slow.mu.Lock()
