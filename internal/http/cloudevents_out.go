@@ -71,11 +71,11 @@ func (e *event) appendCloudEvent(b []byte, cursor string) []byte {
 }
 
 func (es eventList) appendCloudEvents(b []byte) []byte {
-	return appendBatch(b, len(es), func(b []byte, i int) []byte { return (*event)(&es[i]).appendCloudEvents(b) })
+	return appendList(b, len(es), func(b []byte, i int) []byte { return (*event)(&es[i]).appendCloudEvents(b) })
 }
 
 func (p eventPage) appendCloudEvents(b []byte) []byte {
-	return appendBatch(b, len(p.Events), func(b []byte, i int) []byte {
+	return appendList(b, len(p.Events), func(b []byte, i int) []byte {
 		cursor := ""
 		if p.Cursors != nil {
 			cursor = p.Cursors[i]
@@ -88,18 +88,6 @@ func (p eventPage) setHeader(h http.Header, u *url.URL) {
 	if p.Next != "" {
 		linkNext(h, u, "cursor", p.Next)
 	}
-}
-
-// appendBatch appends a list of events.
-func appendBatch(b []byte, n int, appendOne func(b []byte, i int) []byte) []byte {
-	b = append(b, '[')
-	for i := range n {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendOne(b, i)
-	}
-	return append(b, ']')
 }
 
 // linkNext sets a link to the same call with another parameter. It has a query only, so that it holds under any prefix of the path.
@@ -139,7 +127,7 @@ func unreadableOf(event []byte) string {
 }
 
 func (p *logPage) appendCloudEvents(b []byte) []byte {
-	return appendBatch(b, len(p.Events), func(b []byte, i int) []byte { return (*publishedEvent)(&p.Events[i]).appendCloudEvents(b) })
+	return appendList(b, len(p.Events), func(b []byte, i int) []byte { return (*publishedEvent)(&p.Events[i]).appendCloudEvents(b) })
 }
 
 // setHeader sets a link to the next page, and the gap.

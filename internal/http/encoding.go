@@ -124,14 +124,8 @@ func (e *event) appendJSON(b []byte) []byte {
 type eventList []queue.Event
 
 func (es eventList) appendJSON(b []byte) []byte {
-	b = append(b, `{"events":[`...)
-	for i := range es {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = (*event)(&es[i]).appendJSON(b)
-	}
-	return append(b, ']', '}')
+	b = appendList(append(b, `{"events":`...), len(es), func(b []byte, i int) []byte { return (*event)(&es[i]).appendJSON(b) })
+	return append(b, '}')
 }
 
 // ackedAndClaimed is the result of a claim with acks.
@@ -142,14 +136,8 @@ type ackedAndClaimed struct {
 
 func (both ackedAndClaimed) appendJSON(b []byte) []byte {
 	b = both.Events.appendJSON(b)
-	b = append(b[:len(b)-1], `,"acks":[`...)
-	for i, acked := range both.Acks {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = acked.appendJSON(b)
-	}
-	return append(b, ']', '}')
+	b = appendList(append(b[:len(b)-1], `,"acks":`...), len(both.Acks), func(b []byte, i int) []byte { return both.Acks[i].appendJSON(b) })
+	return append(b, '}')
 }
 
 func (acked ackResult) appendJSON(b []byte) []byte {
@@ -158,6 +146,18 @@ func (acked ackResult) appendJSON(b []byte) []byte {
 	o.int("status", int64(acked.Status))
 	o.text("code", acked.Code)
 	return append(o, '}')
+}
+
+// appendList appends a list of n elements, each of which appendOne appends.
+func appendList(b []byte, n int, appendOne func(b []byte, i int) []byte) []byte {
+	b = append(b, '[')
+	for i := range n {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendOne(b, i)
+	}
+	return append(b, ']')
 }
 
 // An eventPage is one page of a listing of events. Its next is null on the last one.
