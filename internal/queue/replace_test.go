@@ -115,6 +115,50 @@ func TestReplaceGivesAnEventThatNobodyHasClaimedAnotherPayload(t *testing.T) {
 	}
 }
 
+func TestAReplacementTakesThePlaceOfAnEventThatIsInsertedMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	other := pgtest.Connect(t, b.url)
+	const replacing = `{"key": "k", "on_duplicate": "replace"}`
+	for i, c := range []struct {
+		options []string
+		want    []int // is in the queue
+	}{
+		{[]string{replacing}, []int{1}},
+		{[]string{replacing, replacing}, []int{2}},
+		{[]string{`{}`, `{"key": "another"}`, replacing}, []int{1, 2, 3}},
+	} {
+		queueName, options, want := fmt.Sprintf("q%d", i), c.options, c.want
+		tx, err := other.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var first int64
+		if err := tx.QueryRow(t.Context(), `select agent.insert_event('{"n": -1}', _queue => $1, _key => 'k')`, queueName).Scan(&first); err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan error, 1)
+		var ids []int64
+		go func() {
+			answered <- b.sql.QueryRow(t.Context(), `
+				select array_agg(a.id)
+				from agent.insert_events
+				( array(select jsonb_build_object('n', n) from generate_series(1, cardinality($2::jsonb[])) as n), array_fill($1::text, array[cardinality($2)]), _options => $2
+				) a`, queueName, options).Scan(&ids)
+		}()
+		awaitLockWait(t, b, other)
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-answered; err != nil || len(ids) != len(options) || ids[len(ids)-1] != first {
+			t.Fatalf("%v: the ids are %v (%v), want that of the first event, %d, for the last one", options, ids, err, first)
+		}
+		if got := pgtest.Query[[]int](t, b.sql, `select array_agg(n order by n) from (select (e.event ->> 'n')::int4 from agent.event e where e.queue = $1) as e (n)`, queueName); !slices.Equal(got, want) {
+			t.Errorf("%v: %v are in the queue, want %v", options, got, want)
+		}
+	}
+}
+
 func TestReplaceAndSupersedeSayWhatBecomesOfAnEventThatWasClaimed(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -71,6 +71,36 @@ begin atomic
   , null::boolean; -- in_total
 end;
 
+-- The row of agent.event that a request asks for, with the options that insert_and_claim_events takes. Its group and its key are those that were found for it. Inlined, too.
+create or replace function agent_private.requested_event
+( _id int8
+, _now timestamptz
+, _event jsonb
+, _option jsonb
+, _queue text
+, _delay interval
+, _vt timestamptz
+, _lease interval
+, _worker text
+, _hash bytea
+, _key text default null
+, _group text default null
+, _flow int2 default null
+, _flow_version int8 default null
+)
+returns setof agent.event
+language sql stable
+rows 1
+begin atomic
+  select e.*
+  from agent_private.new_event
+  ( _id, _now, _event, (_option ->> 'event_ts')::timestamptz, _queue, _delay, _vt, _lease, _worker
+  , _option ->> 'type', _option ->> 'source', (_option ->> 'priority')::int4, _key, (_option ->> 'max_attempts')::int4
+  , (_option ->> 'expires_at')::timestamptz, _option -> 'occurrence', _meta => nullif(_option -> 'meta', 'null'), _hash => _hash
+  , _group => _group, _flow => _flow, _flow_version => _flow_version
+  ) as e;
+end;
+
 -- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else after the delay of its queue's policy, or at once. A null _event_ts is taken from the
 -- payload, see agent_private.event_ts. The same _key again in the same queue, within _key_retention, returns the id of the first event,
 -- or raises QD005 if anything but _meta differs; with _on_duplicate 'first' it returns that id whatever differs. With 'replace' an event under the _key that nobody has claimed takes the
@@ -136,7 +166,7 @@ begin
       _option = _option || jsonb_build_object('meta', _meta);
     end if;
     select a.id into strict _id
-    from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null, _admits => false) a;
+    from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null, _admits => false, _has_defaults => exists (select from agent.queue q where q.delay is not null or q.group_from is not null or q.flow_fair)) a;
   else
     if _delay is null and _vt is null or _group is null then
       select q.delay, q.group_from, q.flow_fair into _policy from agent.queue q where q.name = coalesce(_queue, 'default');
@@ -222,7 +252,9 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   _has_defaults boolean = exists (select from agent.queue q where q.delay is not null or q.group_from is not null or q.flow_fair); -- for events that do not say so themselves
-  _is_grouped boolean = false;
+  _has_keys boolean = false;
+  _has_groups boolean = false;
+  _is_usual boolean;
   _requested jsonb[] = _options;
 begin
   if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options), cardinality(_hashes)) > coalesce(cardinality(_events), 0) then
@@ -238,22 +270,22 @@ begin
     _leases = agent_private.leases_on_arrival(_queues, _leases, _delays, _options, _requested);
   end if;
   if _options is not null then
-    if _requested is not null then
+    select bool_or(o.option ? 'key'), bool_or(o.option ? 'group'), bool_and(agent_private.is_usual_option(o.option)) into _has_keys, _has_groups, _is_usual from unnest(_options) as o (option);
+    if not _is_usual then
       perform agent_private.check_event_options(_requested);
     end if;
     if _delays is not null or _vts is not null then
       perform agent_private.check_order(_queues, _delays, _vts, _options);
     end if;
-    if exists (select from unnest(_options) as o (option) where o.option ? 'key') then
-      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _requested, _key_retention, _hashes);
+    if _has_keys then
+      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _requested, _key_retention, _hashes, _has_defaults => _has_defaults);
       return;
     end if;
-    _is_grouped = exists (select from unnest(_options) as o (option) where o.option ? 'group');
   end if;
   if _has_defaults then
     _delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
   end if;
-  if _is_grouped then
+  if _has_groups then
     return query select * from agent_private.insert_grouped_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes);
     return;
   end if;
@@ -273,11 +305,7 @@ begin
   select e.*
   from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes) with ordinality
     as n (event, queue, delay, vt, lease, worker, option, hash, ord)
-  cross join lateral agent_private.new_event
-  ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
-  , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
-  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
-  ) as e
+  cross join lateral agent_private.requested_event(null, _now, n.event, n.option, n.queue, n.delay, n.vt, n.lease, n.worker, n.hash) as e
   order by n.ord
   returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
 end
@@ -444,6 +472,18 @@ begin
   end if;
 end
 $func$;
+
+-- Whether check_event_options finds nothing wrong with the options of an event, if it has only those that most have; null or false: it has to look. Inlined, like agent.receipt.
+create or replace function agent_private.is_usual_option(_option jsonb)
+returns boolean
+language sql immutable parallel safe
+return _option is null or _option - '{type,source,priority,key,key_scope,on_duplicate,max_attempts,group}'::text[] = '{}'
+  and coalesce(length(_option ->> 'type') between 1 and 255, true)
+  and coalesce(length(_option ->> 'source') between 1 and 255, true)
+  and coalesce(length(_option ->> 'key') between 1 and 255, true)
+  and coalesce(_option ->> 'on_duplicate' in ('match', 'first'), true)
+  and coalesce((_option ->> 'max_attempts')::int4 >= 1, true)
+  and coalesce(octet_length(_option ->> 'group') between 1 and 255, true);
 
 -- Raises QD003 for options that events do not have, and for values that they may not have.
 create or replace function agent_private.check_event_options(_options jsonb[])
@@ -675,6 +715,7 @@ $func$;
 -- others get its id if they say the same, replace or supersede, or have on_duplicate 'first', else QD005 is raised. A second call with a key waits until the first has committed.
 --
 -- With _admits, events of groups are admitted at once, see insert_grouped_events, unless some take the place of others, in their place; else they leave wakes, so that their groups are not locked.
+-- _has_defaults says that there are queues with defaults of events, a delay or groups.
 --
 -- Its plans must not depend on statistics: keys are looked up one by one in their index, where a young table would be read as a whole, and the rows of a batch are joined by
 -- hashes, where a loop would compare each with each.
@@ -689,6 +730,7 @@ create or replace function agent_private.insert_keyed_events
 , _key_retention interval
 , _hashes bytea[]
 , _admits boolean default true
+, _has_defaults boolean default true
 )
 returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
@@ -706,9 +748,8 @@ declare
   _scoped_keys text[];     -- as they are remembered
   _fingerprints text[];
   _new_ids int8[];         -- of the events, if they are inserted
-  _made_ids int8[] = '{}'; -- those of the events whose keys are new
-  _made_now int8[];
-  _first_ids int8[];       -- of the events that the keys stand for
+  _new_keys int8;          -- of the statement that inserts keys
+  _first_ids int8[];       -- of the events that the keys stand for; null: of these
   _first_vts timestamptz[];
   _reused_key text;
   _left_key text;
@@ -716,6 +757,10 @@ declare
   _resolved_delays interval[] = _delays; -- those by policies among them, as with options; a fingerprint has those that the request says
   _resolved_options jsonb[] = _options;
   _resolved_vts timestamptz[] = _vts;
+  _key_count int8;         -- keys, with repetitions
+  _has_groups boolean;     -- of any event
+  _is_unusual boolean;     -- some option about keys has to be checked
+  _is_unreadable boolean;  -- some event has no fingerprint
   _is_replacing boolean;   -- any event may replace another, or supersede it
   _places int4[];          -- of events that do, of each key the last one
   _placed_ids int8[];      -- under which they are inserted, and when the first ones under these were; null: they have ids of their own
@@ -725,31 +770,38 @@ declare
   _flows int2[];           -- see admit_new_events
   _versions int8[];
 begin
-  if not coalesce(_key_retention > interval '0', false) or exists
-  ( select from unnest(_options) as o (option)
-    where length(o.option ->> 'key') not between 1 and 255 or o.option ?| '{key_scope,key_retention,occurrence,key_until,max_wait}'
-  ) then
-    perform agent_private.check_key_options(_options, _key_retention);
-    perform agent_private.check_json('occurrence', o.option -> 'occurrence') from unnest(_options) as o (option) where o.option ? 'occurrence';
+  if agent_private.server_has_changed() then
+    perform agent_private.advance_sequences();
   end if;
-  -- Before their texts are compared.
-  perform agent_private.check_json('event', e.event) from unnest(_events) as e (event) where agent_private.new_json_size(e.event) is null;
-
-  perform agent_private.check_sequences();
-  select array_agg(n.queue), array_agg(n.key), array_agg(n.scoped_key), array_agg(n.fingerprint), array_agg(nextval('agent.event_id_seq')), bool_or(n.is_replacing)
-  into _queues, _keys, _scoped_keys, _fingerprints, _new_ids, _is_replacing
+  select array_agg(n.queue), array_agg(n.key), array_agg(n.scoped_key), array_agg(n.fingerprint), array_agg(nextval('agent.event_id_seq'))
+  , count(n.key), bool_or(n.is_replacing), bool_or(n.has_group), bool_or(n.is_unusual), bool_or(n.key is not null and n.fingerprint is null)
+  into _queues, _keys, _scoped_keys, _fingerprints, _new_ids, _key_count, _is_replacing, _has_groups, _is_unusual, _is_unreadable
   from
-  ( select n.option ->> 'on_duplicate' in ('replace', 'supersede') as is_replacing, coalesce(n.queue, 'default') as queue, n.option ->> 'key' as key
+  ( select n.option ->> 'on_duplicate' in ('replace', 'supersede') as is_replacing, n.option ? 'group' as has_group
+    , length(n.option ->> 'key') not between 1 and 255 or n.option ?| '{key_scope,key_retention,key_until,max_wait}' as is_unusual
+    , coalesce(n.queue, 'default') as queue, n.option ->> 'key' as key
     -- A key without a scope that has the separator gets one in front, which no scope begins with.
     , coalesce(n.option ->> 'key_scope' || e'\x1f', case when n.option ->> 'key' like e'%\x1f%' then e'\x1f' else '' end) || (n.option ->> 'key') as scoped_key
-    , case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end as fingerprint
+    , case
+        when n.option ->> 'key' is not null
+        and (n.event is null or agent_private.new_json_size(n.event) is not null) -- else its text is too long to be compared
+        and (not n.option ? 'occurrence' or agent_private.new_json_size(n.option -> 'occurrence') is not null)
+        then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt)
+      end as fingerprint
     from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord)
     order by n.ord
   ) as n;
+  if _is_unusual or not coalesce(_key_retention > interval '0', false) then
+    perform agent_private.check_key_options(_options, _key_retention);
+  end if;
+  if _is_unreadable then
+    perform agent_private.check_json('event', n.event), agent_private.check_json('occurrence', n.option -> 'occurrence') from unnest(_events, _options) as n (event, option);
+  end if;
 
-  if exists (select from agent.queue q where q.delay is not null or q.group_from is not null or q.flow_fair) then
+  if _has_defaults then
     _resolved_delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
     _resolved_options = agent_private.default_groups(_events, _queues, _options);
+    _has_groups = exists (select from unnest(_resolved_options) as o (option) where o.option ? 'group');
   end if;
 
   loop -- repeats only if a key is deleted between the statements, or made where an event was to take the place of the one under it
@@ -780,30 +832,29 @@ begin
         end if;
       end loop;
     end if;
-    with made as
-    ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at, key_until)
-      select distinct on (n.queue, n.key) n.queue, n.key, n.fingerprint, n.id, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now())
-      , agent_private.add_utc(_now, coalesce
-        ( (n.option ->> 'key_retention')::interval
-        , case when n.option ->> 'key_until' not in ('claimed', 'finished') then (n.option ->> 'key_until')::interval end
-        , _key_retention
-        ))
-      , case when n.option ->> 'key_until' in ('claimed', 'finished') then n.option ->> 'key_until' end
-      from unnest(_queues, _scoped_keys, _fingerprints, _new_ids, _resolved_delays, _resolved_vts, _first_ids, _options) with ordinality
-        as n (queue, key, fingerprint, id, delay, vt, first_id, option, ord)
-      where n.key is not null and n.first_id is null
-      order by n.queue, n.key -- so that two calls cannot deadlock
-      , case when _is_replacing and n.option ->> 'on_duplicate' in ('replace', 'supersede') then -n.ord else n.ord end
-      on conflict (queue, key) do update
-      set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at, key_until = excluded.key_until
-      where case when i.key_until is null then i.expires_at <= clock_timestamp() else i.event_id <> 0 and not agent_private.key_stands(i.key_until, i.event_id) end
-      returning i.event_id
-    )
-    select array_agg(m.event_id) into _made_now from made m;
-    _made_ids = _made_ids || _made_now;
-    exit when cardinality(_made_ids) = (select count(k.key) from unnest(_keys) as k (key)); -- the usual case: all keys are new
+    insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at, key_until)
+    select distinct on (n.queue, n.key) n.queue, n.key, n.fingerprint, n.id, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now())
+    , agent_private.add_utc(_now, coalesce
+      ( (n.option ->> 'key_retention')::interval
+      , case when n.option ->> 'key_until' not in ('claimed', 'finished') then (n.option ->> 'key_until')::interval end
+      , _key_retention
+      ))
+    , case when n.option ->> 'key_until' in ('claimed', 'finished') then n.option ->> 'key_until' end
+    from unnest(_queues, _scoped_keys, _fingerprints, _new_ids, _resolved_delays, _resolved_vts, _first_ids, _options) with ordinality
+      as n (queue, key, fingerprint, id, delay, vt, first_id, option, ord)
+    where n.key is not null and n.first_id is null
+    order by n.queue, n.key -- so that two calls cannot deadlock
+    , case when _is_replacing and n.option ->> 'on_duplicate' in ('replace', 'supersede') then -n.ord else n.ord end
+    on conflict (queue, key) do update
+    set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at, key_until = excluded.key_until
+    where case when i.key_until is null then i.expires_at <= clock_timestamp() else i.event_id <> 0 and not agent_private.key_stands(i.key_until, i.event_id) end;
+    get diagnostics _new_keys = row_count;
+    if _new_keys = _key_count then -- the usual case: all keys are new, and each is another
+      _first_ids = null;
+      exit;
+    end if;
 
-    -- A separate statement, so that it sees rows that others committed while the one above waited for them.
+    -- A separate statement, so that it sees rows that others committed while the one above waited for them. Events whose keys stand for themselves are to be inserted.
     select array_agg(n.first_id), array_agg(n.first_vt), bool_or(n.key is not null and n.first_id is null)
     , min(n.option ->> 'key') filter
       ( where n.first_fingerprint <> n.fingerprint
@@ -814,7 +865,7 @@ begin
     into _first_ids, _first_vts, _is_missing, _reused_key, _left_key
     from
     ( select n.*, i.first_vt, i.first_fingerprint
-      , case when _is_replacing and n.option ->> 'on_duplicate' in ('replace', 'supersede') and i.event_id <> 0 and i.event_id <> all (_made_ids) then null else i.event_id end as first_id
+      , case when _is_replacing and n.option ->> 'on_duplicate' in ('replace', 'supersede') and i.event_id <> 0 and i.event_id <> all (_new_ids) then null else i.event_id end as first_id
       from unnest(_queues, _scoped_keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
         as n (queue, key, fingerprint, event, option, delay, vt, ord)
       left join lateral
@@ -832,46 +883,56 @@ begin
       using errcode = 'QD005', column = 'key', detail = 'stands for another event';
   end if;
 
-  if _admits and exists (select from unnest(_resolved_options) as o (option) where o.option ? 'group') and (select bool_and(k.at is null) from unnest(_kept_at) as k (at)) is not false then
+  if _admits and _has_groups and coalesce(array_remove(_kept_at, null), '{}') = '{}' then
     _groups = array
-    ( select case when n.key is null or n.id = any (_made_ids) then n.option ->> 'group' end
-      from unnest(_new_ids, _keys, _resolved_options) with ordinality as n (id, key, option, ord)
+    ( select case when n.key is null or _first_ids is null or n.first_id = n.id then n.option ->> 'group' end
+      from unnest(_new_ids, _keys, _first_ids, _resolved_options) with ordinality as n (id, key, first_id, option, ord)
       order by n.ord
     );
     select a.flows, a.versions into strict _flows, _versions from agent_private.admit_new_events(_queues, _groups, _resolved_delays, _resolved_vts, _resolved_options) a;
     _now = clock_timestamp();
   end if;
-  return query
-  with added as
-  ( insert into agent.event overriding system value
+  if _first_ids is null then
+    return query
+    insert into agent.event overriding system value
     select e.*
-    from
-    ( select n.*
-      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _resolved_vts, _leases, _workers, _resolved_options, _hashes, _flows, _versions) with ordinality
-        as n (id, event, queue, key, delay, vt, lease, worker, option, hash, flow, version, ord)
-      left join unnest(_made_ids) as m (id) on m.id = n.id
-      where n.key is null or m.id is not null
-      order by n.ord
-    ) as n
-    cross join lateral agent_private.new_event
-    ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, case when n.flow = 1 or n.option ->> 'group' is null then n.lease end, n.worker
-    , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
-    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
-    , _group => n.option ->> 'group', _flow => n.flow, _flow_version => n.version
+    from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _resolved_vts, _leases, _workers, _resolved_options, _hashes, _flows, _versions) with ordinality
+      as n (id, event, queue, key, delay, vt, lease, worker, option, hash, flow, version, ord)
+    cross join lateral agent_private.requested_event
+    ( n.id, _now, n.event, n.option, n.queue, n.delay, n.vt, case when n.flow = 1 or n.option ->> 'group' is null then n.lease end, n.worker, n.hash
+    , n.key, n.option ->> 'group', n.flow, n.version
     ) as e
-    returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, case when attempts > 0 then meta end
-  )
-  select
-    coalesce(a.id, n.first_id), n.queue, coalesce(a.vt, n.first_vt)
-  , a.enqueued_at, a.event_ts, a.event, a.claimed
-  , a.id is null and (n.option ->> 'on_duplicate' in ('replace', 'supersede')) is not true, a.meta
-  from unnest(_new_ids, _queues, _first_ids, _first_vts, _options) with ordinality as n (id, queue, first_id, first_vt, option, ord)
-  left join added a (id, queue, vt, enqueued_at, event_ts, event, claimed, meta) on a.id = n.id
-  order by n.ord;
+    order by n.ord
+    returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
+  else
+    return query
+    with added as
+    ( insert into agent.event overriding system value
+      select e.*
+      from unnest(_new_ids, _events, _queues, _keys, _resolved_delays, _resolved_vts, _leases, _workers, _resolved_options, _hashes, _flows, _versions, _first_ids) with ordinality
+        as n (id, event, queue, key, delay, vt, lease, worker, option, hash, flow, version, first_id, ord)
+      cross join lateral agent_private.requested_event
+      ( n.id, _now, n.event, n.option, n.queue, n.delay, n.vt, case when n.flow = 1 or n.option ->> 'group' is null then n.lease end, n.worker, n.hash
+      , n.key, n.option ->> 'group', n.flow, n.version
+      ) as e
+      where n.key is null or n.first_id = n.id
+      order by n.ord
+      returning id, queue, coalesce(turn_vt, vt), enqueued_at, event_ts, case when attempts > 0 then event end, claimed, case when attempts > 0 then meta end
+    )
+    select
+      coalesce(a.id, n.first_id), n.queue, coalesce(a.vt, n.first_vt)
+    , a.enqueued_at, a.event_ts, a.event, a.claimed
+    , a.id is null and (n.option ->> 'on_duplicate' in ('replace', 'supersede')) is not true, a.meta
+    from unnest(_new_ids, _queues, _first_ids, _first_vts, _options) with ordinality as n (id, queue, first_id, first_vt, option, ord)
+    left join added a (id, queue, vt, enqueued_at, event_ts, event, claimed, meta) on a.id = n.id
+    order by n.ord;
+  end if;
   if _is_replacing then
     update agent.event e set enqueued_at = k.at from unnest(_new_ids, _kept_at) as k (id, at) where e.id = any (_new_ids) and e.id = k.id and k.at is not null;
   end if;
-  perform agent_private.admit_inserted_events(_queues, _groups, _flows);
+  if _flows is not null then
+    perform agent_private.admit_inserted_events(_queues, _groups, _flows);
+  end if;
 end
 $func$;
 

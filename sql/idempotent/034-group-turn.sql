@@ -307,10 +307,8 @@ begin
   select e.*
   from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _hashes, _groups, _flows, _versions) with ordinality
     as n (event, queue, delay, vt, lease, worker, option, hash, group_key, flow, version, ord)
-  cross join lateral agent_private.new_event
-  ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, case when n.flow = 1 or n.group_key is null then n.lease end, n.worker
-  , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
-  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _hash => n.hash
+  cross join lateral agent_private.requested_event
+  ( null, _now, n.event, n.option, n.queue, n.delay, n.vt, case when n.flow = 1 or n.group_key is null then n.lease end, n.worker, n.hash
   , _group => n.group_key, _flow => n.flow, _flow_version => n.version
   ) as e
   order by n.ord
