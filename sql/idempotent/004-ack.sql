@@ -624,11 +624,13 @@ declare
   _slot_queues text[]; -- of the events with slots of limits, and their groups
   _slot_keys text[];
 begin
-  if _outcome in ('failed', 'expired') and exists (select from agent.queue q where q.dead_letter_queue is not null) then
-    select d.ids, d.faults into strict _dead_letters, _faults from agent_private.insert_dead_letters(_ids, _outcome, _error, _notify) d;
-  end if;
-  if _outcome in ('failed', 'expired') and exists (select from agent.queue q where q.flow_on_failed = 'block') then
-    perform agent_private.block_groups(_ids, _outcome);
+  if _outcome in ('failed', 'expired') then
+    if exists (select from agent.queue q where q.dead_letter_queue is not null) then
+      select d.ids, d.faults into strict _dead_letters, _faults from agent_private.insert_dead_letters(_ids, _outcome, _error, _notify) d;
+    end if;
+    if exists (select from agent.queue q where q.flow_on_failed = 'block') then
+      perform agent_private.block_groups(_ids, _outcome);
+    end if;
   end if;
   if _receipts is null and _hashes is null then -- apart: the rest is a query
     if exists (select from agent.queue q where q.flow_version is not null or q.flow_total is not null) then
