@@ -276,10 +276,13 @@ create or replace function agent.claim_events
 , _worker text default null
 )
 returns setof agent.event
-language sql volatile
+language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
+begin
+  return query
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
@@ -287,7 +290,8 @@ as $func$
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
-  ) t
+  ) t;
+end
 $func$;
 
 -- Claims one event at random, so that many SQL workers spread out. Returns no row if nothing is claimable. The receipt is
@@ -300,11 +304,14 @@ create or replace function agent.claim_event
 , _worker text default null
 )
 returns setof agent.event
-language sql volatile
+language plpgsql volatile
 security definer
 rows 1
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
 as $func$
+begin
+  return query
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
@@ -312,7 +319,8 @@ as $func$
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
-  ) t
+  ) t;
+end
 $func$;
 
 -- The size of the JSON of an event as text; null if nobody can read it.
