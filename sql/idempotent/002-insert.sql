@@ -137,7 +137,7 @@ declare
   _option jsonb;
   _policy record;
 begin
-  perform agent_private.unreserved_queue(_queue);
+  _queue = agent_private.unreserved_queue(_queue);
   if agent_private.has_verified_source(_meta) then
     perform agent_private.raise_if_verified(_meta);
   elsif _group = '' then
@@ -152,7 +152,7 @@ begin
   if _event_ts is not null or _on_duplicate <> 'match' then
     perform agent_private.check_insert_options(_event_ts, _on_duplicate);
   end if;
-  if _key is null then
+  if _key is null and (_on_duplicate <> 'match' or _key_until is not null or _max_wait is not null) then
     perform agent_private.raise_without_key(_on_duplicate, _key_until, _max_wait::text);
   end if;
   if _key is not null then
