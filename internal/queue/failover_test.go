@@ -341,14 +341,24 @@ func TestIDsMoveAheadWhereTheServerMayBeAnother(t *testing.T) {
 	}
 }
 
-// A keyed insert draws its ids before it inserts anything.
+// Inserts with keys, and of events that another cell has forwarded, draw ids before they insert anything into agent.event.
 func TestIDsMoveAheadBeforeAKeyedInsertDrawsItsOwn(t *testing.T) {
 	t.Parallel()
-	conn := pgtest.Connect(t, pgtest.New(t).URL)
-	before := pgtest.Query[int64](t, conn, `select agent.insert_event('{}', _key => 'first')`)
-	pgtest.Query[string](t, conn, `select setval('agent.server_timeline', 77)::text || setval('agent.server_mark', 1)`)
-	if after := pgtest.Query[int64](t, conn, `select agent.insert_event('{}', _key => 'second')`); after-before < 1<<20 {
-		t.Errorf("the first id is %d after %d", after, before)
+	for name, insert := range map[string]string{
+		"with a key": `select agent.insert_event('{}', _key => 'second')`,
+		"forwarded": `
+			select f.id
+			from agent_service.insert_forwarded_events('[{"id": 1, "event": {}, "event_ts": "2026-01-01T00:00:00Z", "priority": 0, "publication": {"forward": {"queue": "q"}}}]') f`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := pgtest.Connect(t, pgtest.New(t).URL)
+			before := pgtest.Query[int64](t, conn, `select agent.insert_event('{}', _key => 'first')`)
+			pgtest.Query[string](t, conn, `select setval('agent.server_timeline', 77)::text || setval('agent.server_mark', 1)`)
+			if after := pgtest.Query[int64](t, conn, insert); after-before < 1<<20 {
+				t.Errorf("the first id is %d after %d", after, before)
+			}
+		})
 	}
 }
 

@@ -166,6 +166,7 @@ begin
   if jsonb_typeof(_events) is distinct from 'array' or jsonb_array_length(_events) > 1000 then
     perform agent_private.raise_invalid('events', 'must be at most 1000');
   end if;
+  perform agent_private.check_sequences();
   -- In one order, so that two calls do not wait for each other.
   for _event in select e.value from jsonb_array_elements(_events) as e order by (e.value ->> 'id')::int8 loop
     forwarded = (_event ->> 'id')::int8;
