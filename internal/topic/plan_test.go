@@ -2,7 +2,10 @@ package topic_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // A delivery reads the subscriptions that it is for and the events of the log at its positions, whatever was there when it was planned, and locks no
@@ -62,6 +65,50 @@ func TestDeliveryReadsOnlyWhatItDelivers(t *testing.T) {
 			if err := tx.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+// A publication with an idempotency key reads the keys that it has, and not the whole table, also where statistics say that there are only a few.
+func TestPublicationsWithKeysReadNoOtherKeys(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	const append10 = `
+		select count(*) from agent_service.append_log
+		( array_fill('t'::text, array[10]), array_fill('{}'::jsonb, array[10]), _idempotency_keys => array(select 'key-' || n from generate_series($1::int4, $1 + 9) n))`
+	env.exec(t, `select count(*) from agent_service.append_log(array['t'], array['{}'::jsonb], _idempotency_keys => array['first'])`)
+	env.exec(t, `analyze agent.publication_key`)
+	for i := range 100 { // what they read is planned now, for the table as it was
+		env.exec(t, append10, 10*i)
+	}
+	for name, publish := range map[string]string{
+		"one":     `select agent_service.append_log(array['t'], array['{}'::jsonb], _idempotency_keys => array['one'])`,
+		"known":   `select agent_service.append_log(array['t'], array['{}'::jsonb], _idempotency_keys => array['key-7'])`,
+		"several": strings.ReplaceAll(append10, "$1", "2000"),
+		"some":    strings.ReplaceAll(append10, "$1", "995"),
+		"later":   `select agent_service.publish_later('t', '{}', null, null, 'later', null, interval '1 hour', null)`,
+		"in SQL":  `select agent.publish('t', '{}', _idempotency_key => 'sql'); select agent_private.append_outgoing()`,
+	} {
+		tx, err := env.sql.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := func() (scanned, fetched int) { // so far, earlier transactions of the session included
+			if err := tx.QueryRow(t.Context(), `
+				select seq_tup_read, idx_tup_fetch from pg_catalog.pg_stat_xact_user_tables where relid = 'agent.publication_key'::regclass`).Scan(&scanned, &fetched); err != nil {
+				t.Fatal(err)
+			}
+			return scanned, fetched
+		}
+		scannedBefore, fetchedBefore := read()
+		if _, err := tx.Exec(t.Context(), publish, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if scanned, fetched := read(); scanned > scannedBefore || fetched-fetchedBefore > 100 {
+			t.Errorf("%s: %d keys were read in the order of the table, %d by an index", name, scanned-scannedBefore, fetched-fetchedBefore)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

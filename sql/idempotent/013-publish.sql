@@ -144,12 +144,18 @@ begin
 end
 $func$;
 
--- Appends all that the transaction has left in agent.outgoing to the log, in its order, however much that is.
+-- Appends all that the transaction has left in agent.outgoing to the log, in its order, however much that is. The plan must not depend on statistics: keys are looked up one by one in
+-- their index, and their rows are updated by their places, where a young table would be read as a whole.
 create or replace function agent_private.append_outgoing()
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
 as $func$
 begin
   perform agent_private.hold_head();
@@ -170,8 +176,13 @@ begin
   )
   update agent.publication_key k
   set position = n.position, published_at = n.published_at
-  from numbered n
-  where n.idempotency_key is not null and k.topic = n.topic and k.key = n.idempotency_key;
+  from
+  ( select o.ctid, n.position, n.published_at
+    from numbered n
+    cross join lateral (select o.ctid from agent.publication_key o where o.topic = n.topic and o.key = n.idempotency_key limit 1) as o
+    where n.idempotency_key is not null
+  ) as n
+  where k.ctid = n.ctid;
 end
 $func$;
 
@@ -206,29 +217,35 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
 as $func$
 #variable_conflict use_column
 declare
   _publications agent_private.publication[];
-  _sizes int4[]; -- of the publications that can be published
+  _sizes int4[]; -- of the publications, null of those with a fault
+  _is_valid boolean = false; -- all of them
   _fresh boolean[];
   _positions int8[];
   _times timestamptz[];
 begin
-  if _idempotency_keys is null and cardinality(_topics) = cardinality(_events)
-    and greatest(cardinality(_keys), cardinality(_metas), cardinality(_subscriptions), 0) <= cardinality(_events)
+  if cardinality(_topics) = cardinality(_events)
+    and greatest(cardinality(_keys), cardinality(_metas), cardinality(_subscriptions), cardinality(_idempotency_keys), 0) <= cardinality(_events)
   then
     _sizes = array
     ( select case
-        when agent_private.publication_fault(row(n.topic, n.event, n.key, n.meta, null, null, n.subscription)::agent_private.publication) is null
+        when agent_private.publication_fault(row(n.topic, n.event, n.key, n.meta, n.idempotency_key, null, n.subscription)::agent_private.publication) is null
           and agent_private.is_valid_meta(n.meta)
           and not agent_private.has_verified_source(agent_private.unverified_meta(n.meta, n.verified_source))
         then nullif(least(agent_private.new_publication_size(n.event, n.meta), agent_private.max_publication_size() + 1), agent_private.max_publication_size() + 1)
       end
-      from unnest(_topics, _events, _keys, _metas, _subscriptions, _verified_sources) with ordinality as n (topic, event, key, meta, subscription, verified_source, ord)
+      from unnest(_topics, _events, _keys, _metas, _idempotency_keys, _subscriptions, _verified_sources) with ordinality
+        as n (topic, event, key, meta, idempotency_key, subscription, verified_source, ord)
       order by n.ord
     );
-    if array_position(_sizes, null) is null then
+    _is_valid = array_position(_sizes, null) is null;
+    if _is_valid and _idempotency_keys is null then
       perform agent_private.hold_head();
       return query
       insert into agent.log (position, published_at, topic, event, key, meta, subscription, text_size)
@@ -240,15 +257,17 @@ begin
   end if;
   -- Publications with idempotency keys, or with a fault, which is raised here.
   _publications = agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, null, _subscriptions);
-  perform agent_private.check_publications
-  ( case when _verified_sources is null then _publications else array
-    ( select row(n.topic, n.event, n.key, agent_private.unverified_meta(n.meta, n.verified_source), n.idempotency_key, n.at, n.subscription)::agent_private.publication
-      from unnest(_publications, _verified_sources) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, verified_source, ord)
-      order by n.ord
-    ) end
-  );
+  if not _is_valid then
+    perform agent_private.check_publications
+    ( case when _verified_sources is null then _publications else array
+      ( select row(n.topic, n.event, n.key, agent_private.unverified_meta(n.meta, n.verified_source), n.idempotency_key, n.at, n.subscription)::agent_private.publication
+        from unnest(_publications, _verified_sources) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, verified_source, ord)
+        order by n.ord
+      ) end
+    );
+  end if;
   _fresh = agent_private.insert_publication_keys(_publications, _key_retention, _firsts);
-  if _fresh is null then
+  if _fresh is null or true = all (_fresh) then
     return query select a.position, a.published_at, false from agent_private.append_to_log(_publications) a;
     return;
   end if;
@@ -260,18 +279,23 @@ begin
   ( select f.topic, f.idempotency_key, f.ord, case when f.is_fresh then count(*) filter (where f.is_fresh) over (order by f.ord) end as place
     from unnest(_topics, _idempotency_keys, _fresh) with ordinality as f (topic, idempotency_key, is_fresh, ord)
   ) n
-  left join agent.publication_key k on n.place is null and k.topic = n.topic and k.key = n.idempotency_key
+  left join lateral (select k.position, k.published_at from agent.publication_key k where n.place is null and k.topic = n.topic and k.key = n.idempotency_key limit 1) as k on true
   order by n.ord;
 end
 $func$;
 
 -- Inserts into the log and returns the positions in the order of _publications. Readers see nothing that comes
--- after these until the transaction has ended, so it should do nothing else after this.
+-- after these until the transaction has ended, so it should do nothing else after this. Of its plans, see append_outgoing.
 create or replace function agent_private.append_to_log(_publications agent_private.publication[])
 returns table (ord int8, "position" int8, published_at timestamptz)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
 as $func$
 #variable_conflict use_column
 declare
@@ -293,8 +317,13 @@ begin
   if exists (select from unnest(_publications) p where p.idempotency_key is not null) then
     update agent.publication_key k
     set position = n.position, published_at = n.published_at
-    from unnest(_publications, _positions, _times) as n (topic, event, key, meta, idempotency_key, at, subscription, position, published_at)
-    where n.idempotency_key is not null and k.topic = n.topic and k.key = n.idempotency_key;
+    from
+    ( select o.ctid, n.position, n.published_at
+      from unnest(_publications, _positions, _times) as n (topic, event, key, meta, idempotency_key, at, subscription, position, published_at)
+      cross join lateral (select o.ctid from agent.publication_key o where o.topic = n.topic and o.key = n.idempotency_key limit 1) as o
+      where n.idempotency_key is not null
+    ) as n
+    where k.ctid = n.ctid;
   end if;
   return query select u.ord, u.position, u.published_at from unnest(_positions, _times) with ordinality as u (position, published_at, ord);
 end
@@ -304,7 +333,7 @@ $func$;
 -- with a key that is new or has expired; and those with a time whose key stands for one with a time, as the key of its event in the queue
 -- queued.publish tells whether that is the same. Null if none has a key. Raises QD005 where a key stands for something else, unless _firsts has true
 -- for the publication, and the event that the key stands for was published at once. A publication with a time may have the key of one that was published at once: it is not published again. A second call with a key waits until the first
--- has committed.
+-- has committed. Its plans must not depend on statistics: see append_outgoing; the rows of a batch are joined by hashes.
 create or replace function agent_private.insert_publication_keys
 ( _publications agent_private.publication[]
 , _key_retention interval
@@ -314,23 +343,27 @@ returns boolean[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_nestloop to off
 as $func$
 declare
   _fingerprints text[];
   _fresh boolean[];
   _reused record;
 begin
-  if not exists (select from unnest(_publications) p where p.idempotency_key is not null) then
-    return null;
-  elsif not coalesce(_key_retention > interval '0', false) then
-    perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
-  end if;
   _fingerprints = array
   ( select case when n.idempotency_key is not null then agent_private.hash_json(jsonb_build_array(n.event, n.key, n.meta, n.subscription)) end
       || case when n.at is null then '' else ' later' end
     from unnest(_publications) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, ord)
     order by n.ord
   );
+  if array_remove(_fingerprints, null) = '{}' then
+    return null;
+  elsif not coalesce(_key_retention > interval '0', false) then
+    perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
+  end if;
   with asked as
   ( select distinct on (1, 2) n.topic, n.idempotency_key as key, n.ord, n.fingerprint
     from unnest(_publications, _fingerprints) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, fingerprint, ord)
@@ -352,10 +385,13 @@ begin
   left join asked a on a.ord = n.ord
   left join inserted i on i.topic = a.topic and i.key = a.key;
 
+  if true = all (_fresh) then -- the usual case
+    return _fresh;
+  end if;
   -- A separate statement, so that it sees rows that others committed while the one above waited for them.
   select n.topic, n.idempotency_key as key into _reused
   from unnest(_publications, _fingerprints, _firsts) as n (topic, event, key, meta, idempotency_key, at, subscription, fingerprint, is_first)
-  join agent.publication_key k on k.topic = n.topic and k.key = n.idempotency_key
+  cross join lateral (select k.fingerprint from agent.publication_key k where k.topic = n.topic and k.key = n.idempotency_key limit 1) as k
   where k.fingerprint <> n.fingerprint and (n.at is null or k.fingerprint <> split_part(n.fingerprint, ' ', 1))
   and not (coalesce(n.is_first, false) and k.fingerprint not like '% later')
   limit 1;
@@ -367,7 +403,7 @@ begin
     select array_agg(f.is_fresh or f.at is not null and k.key is not null order by f.ord) into _fresh
     from unnest(_publications, _fingerprints, _fresh) with ordinality
       as f (topic, event, key, meta, idempotency_key, at, subscription, fingerprint, is_fresh, ord)
-    left join agent.publication_key k on k.topic = f.topic and k.key = f.idempotency_key and k.fingerprint = f.fingerprint;
+    left join lateral (select k.key, k.fingerprint from agent.publication_key k where k.topic = f.topic and k.key = f.idempotency_key limit 1) as k on k.fingerprint = f.fingerprint;
   end if;
   return _fresh;
 end
