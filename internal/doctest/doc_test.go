@@ -224,7 +224,7 @@ func address(text string, ports map[string]string, toRun bool) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// environment returns the environment of a page: a database of its own, the program, and curl and jq without progress and colours;
+// environment returns the environment of a page: a database of its own, the program, curl and jq without progress and colours, and longer timeouts;
 // what replaces the database and the roles of the example in commands; and what replaces names of the test in the output.
 func environment(t *testing.T, dir string) (environ []string, example, replaced *strings.Replacer) {
 	t.Helper()
@@ -241,9 +241,14 @@ func environment(t *testing.T, dir string) (environ []string, example, replaced 
 	if err != nil {
 		t.Fatal(err)
 	}
+	timeout, err := exec.LookPath("timeout")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, command := range map[string]string{
 		"curl": "exec " + curl + " -sS --no-styled-output", "jq": "exec " + jq + " -M",
-		"go": "shift 2; exec receiver", // what go run would compile is built with the program
+		"timeout": "limit=$(($1 * 5)); shift; exec " + timeout + " $limit", // what readers see within a second may take longer on a busy machine
+		"go":      "shift 2; exec receiver",                                // what go run would compile is built with the program
 	} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+command+` "$@"`+"\n"), 0o700); err != nil {
 			t.Fatal(err)

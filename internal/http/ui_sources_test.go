@@ -97,7 +97,7 @@ func TestSourcesArePausedTestedAndDeletedByForms(t *testing.T) {
 	b.follow("sources/new/pause", nil).want(200).says("The source is paused", `<span class="tag paused">`, "/resume", "3 a second", "99,999 bytes", "X-A", "1 secret,")
 	b.follow("sources/new/pause", nil).want(200)
 	h.deliver("new", `{}`, "Authorization", "the-token").want(503)
-	b.follow("sources/new/resume", nil).want(200).says("no longer paused").saysNot(`<span class="tag paused">`)
+	b.follow("sources/new/resume", nil).want(200).says("no longer paused").saysNot("/resume") // its deliveries may say that they were refused
 	h.deliver("new", `{}`, "Authorization", "the-token").want(200)
 
 	b.get("sources/new/test").want(200).says("Test new", "Try it")
