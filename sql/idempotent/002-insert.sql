@@ -473,7 +473,7 @@ begin
 end
 $func$;
 
--- Whether check_event_options finds nothing wrong with the options of an event, if it has only those that most have; null or false: it has to look. Inlined, like agent.receipt.
+-- Whether check_event_options finds nothing wrong with the options of an event, if it has only those that most have; else it has to look. Inlined, like agent.receipt.
 create or replace function agent_private.is_usual_option(_option jsonb)
 returns boolean
 language sql immutable parallel safe
