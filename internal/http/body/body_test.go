@@ -66,6 +66,14 @@ type reading struct {
 	body []byte
 }
 
+// frozen is a budget for which no time passes: no body is late, whatever else the machine does.
+func frozen(cfg Config) *Budget {
+	b := NewBudget(cfg)
+	now := time.Now()
+	b.now = func() time.Time { return now }
+	return b
+}
+
 // begin reads a body of this length.
 func begin(b *Budget, length int64, isUnverified bool) *reading {
 	r := &reading{sender: newSender(), hold: new(Hold), done: make(chan error, 1)}
@@ -155,7 +163,7 @@ func TestBodiesBeyondTheirLimitAndBrokenOnesAreRefused(t *testing.T) {
 
 func TestBodyTakesOnlyWhatHasArrived(t *testing.T) {
 	t.Parallel()
-	b := NewBudget(Config{Limit: 1 << 20})
+	b := frozen(Config{Limit: 1 << 20})
 	var all []*reading
 	for range 100 { // that promise a hundred times what there is
 		r := begin(b, 1<<20, false)
@@ -203,7 +211,7 @@ func TestBodiesBeyondTheBudgetAreRefusedAndTheOthersStay(t *testing.T) {
 
 func TestUnverifiedBodiesTakeTheirShareOnly(t *testing.T) {
 	t.Parallel()
-	b := NewBudget(Config{Limit: 8 << 20, Unverified: 64 << 10})
+	b := frozen(Config{Limit: 8 << 20, Unverified: 64 << 10})
 	share := b.Stats().UnverifiedLimit
 	if share != 1<<20 {
 		t.Fatalf("the share is %d", share)
