@@ -166,8 +166,13 @@ func (m settingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) err
 // service that is called queued.
 var reservedVariables = regexp.MustCompile(`^QUEUED_(TEST_.*|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP)(_.*)?)$`)
 
-// warnUnknown logs the variables that have the prefix and set nothing: most are typing errors.
+// warnUnknown logs the variables that have the prefix and set nothing: most are typing errors. app has the command that runs, or all.
 func (r *settingsReader) warnUnknown(logger zerolog.Logger, app *kong.Application) {
+	if len(r.unknown(app)) > 0 {
+		if whole, err := newParser(new(grammar), newSettingsReader(nil)); err == nil { // which a test makes sure of
+			app = whole.Model
+		}
+	}
 	for name, closest := range r.unknown(app) {
 		logger.Warn().Str("variable", name).Str("closest", closest).Msg("this variable sets nothing; a typing error?")
 	}

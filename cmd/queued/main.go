@@ -2,7 +2,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +9,10 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"reflect"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/cli"
@@ -104,52 +101,25 @@ func usagef(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
-const description = `A durable event queue with an HTTP/JSON API, on PostgreSQL.
-
-Where to begin: run "queued" alone. It starts a private PostgreSQL, serves on ` +
-	`http://127.0.0.1:8080 and shows what to type next. To use an existing PostgreSQL, set QUEUED_DATABASE_URL.`
-
-// grammar is the whole command line.
-type grammar struct {
-	Version kong.VersionFlag `help:"Show the version and exit."`
-
-	Serve       serveCmd       `cmd:"" default:"withargs" help:"Serve the queue over HTTP; the default command."`
-	Gateway     gatewayCmd     `cmd:"" help:"Serve the API in front of several cells, each a deployment with a database of its own: see docs/scaling.md."`
-	Keys        keysCmd        `cmd:"" group:"Client:" help:"List, show, create, set, rotate and revoke keys: over HTTP, or straight in the database."`
-	Secrets     secretsCmd     `cmd:"" help:"Seal the secrets of webhooks anew, straight on the database."`
-	Migrate     migrateCmd     `cmd:"" help:"Bring the database's schema to this program's version."`
-	Adopt       adoptCmd       `cmd:"" help:"Have a copy of a database, such as a restored dump, act by itself: push, fire schedules, deliver subscriptions."`
-	Healthcheck healthcheckCmd `cmd:"" help:"Ask the server on this machine whether it is ready."`
-	Help        helpCmd        `cmd:"" help:"Show the help of a command."`
-	VersionCmd  versionCmd     `cmd:"" name:"version" help:"Show the version of the program and what it was built with."`
-
-	cli.Commands `embed:""`
-}
-
 // runCommand parses args and the environment and runs the command.
 func runCommand(ctx context.Context, args []string, env *cliEnv) error {
-	var g grammar
-	reader := newSettingsReader(env.environ)
 	env.client = &cli.Env{Environ: env.environ, Stdin: env.stdin, Stdout: env.stdout, Stderr: env.stderr, Now: time.Now}
 	defer env.client.End()
-	exited := false
-	parser, err := newParser(&g, reader,
-		kong.Writers(env.stdout, env.stderr),
-		kong.Exit(func(int) { exited = true }),
-		kong.Bind(env, reader, env.client),
-		kong.BindTo(ctx, (*context.Context)(nil)),
-	)
-	if err != nil {
-		return fmt.Errorf("building the command line: %w", err)
+	var line *commandLine
+	var err error
+	if part := partOf(args); part != nil {
+		line, err = parseWith(ctx, part, args, env)
 	}
-	args = cli.FlagsLast(parser.Model.Node, args)
-	parsed, err := parser.Parse(args)
-	if exited { // after --help or --version
+	if line == nil || err != nil && !line.exited { // the whole knows what was meant
+		line, err = parseWith(ctx, new(grammar), args, env)
+	}
+	if line.exited { // after --help or --version
 		return nil
 	}
 	if err != nil {
-		return usagef("%s", describeUsage(parser, args, err))
+		return err
 	}
+	parsed, reader := line.parsed, line.reader
 	if err := reader.finish(parsed); err != nil {
 		return err
 	}
@@ -170,52 +140,6 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 		return err
 	}
 	return parsed.Run()
-}
-
-// describeUsage returns the message about a command line that cannot be parsed.
-func describeUsage(parser *kong.Kong, args []string, err error) string {
-	text := err.Error()
-	if wrong, right := cli.Suggest(parser.Model.Node, args); wrong != "" {
-		text += fmt.Sprintf(": did you mean %q instead of %q?", right, wrong)
-	} else if command := cli.SuggestShow(parser.Model.Node, args); command != "" {
-		text += fmt.Sprintf(": did you mean %q?", command)
-	}
-	help := `Run "queued --help" or "queued serve --help" for the commands and flags.`
-	if parsed, ok := errors.AsType[*kong.ParseError](err); ok && cli.Has(parsed.Context.Selected()) {
-		help = fmt.Sprintf("Run \"%s --help\" for examples and flags.", parsed.Context.Selected().FullPath())
-	}
-	return text + "\n" + help
-}
-
-// newParser returns a parser that fills g from a command line and reader.
-func newParser(g *grammar, reader *settingsReader, options ...kong.Option) (*kong.Kong, error) {
-	options = append([]kong.Option{
-		kong.Name("queued"),
-		kong.Description(description),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110}),
-		kong.ValueFormatter(helpText),
-		kong.Resolvers(kong.ResolverFunc(reader.resolve)),
-		kong.TypeMapper(reflect.TypeFor[time.Duration](), cli.DurationMapper),
-		kong.TypeMapper(reflect.TypeFor[time.Time](), cli.TimeMapper),
-		kong.Vars{"version": version()},
-		kong.Bind(new(cli.Env)),
-	}, options...)
-	for name, kind := range kinds {
-		options = append(options, kong.NamedMapper(name, settingMapper{kind, reader}))
-	}
-	return kong.New(g, options...)
-}
-
-// helpText is a value's text in --help. That of a setting gives its meaning, its default and its variable.
-func helpText(value *kong.Value) string {
-	if !isSetting(value) {
-		return value.Help
-	}
-	notes := "$" + envName(value.Name)
-	if byDefault := cmp.Or(value.Tag.Get("unset"), value.Default); byDefault != "" {
-		notes = "default " + byDefault + "; " + notes
-	}
-	return strings.TrimSuffix(settingHelp[value.Name], ".") + " (" + notes + ")."
 }
 
 // isConsole reports whether log lines on w are formatted for people.
