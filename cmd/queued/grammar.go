@@ -36,31 +36,15 @@ type grammar struct {
 	cli.Commands `embed:""`
 }
 
-// partOf returns a grammar that has only the command that args begin with. kong takes a tenth of that time for it that it takes for the whole, which has a
-// hundred commands, and that was most of the time of a short command. It returns nil where the whole is needed: args begin with something else, or the
-// command is about all commands.
+// partOf returns the part of the grammar that args need, nil where they need the whole: they begin with something else than a command, or ask about all commands.
 func partOf(args []string) any {
-	if len(args) == 0 {
+	switch {
+	case len(args) == 0:
+		return cli.Part[grammar]("serve") // the default
+	case args[0] == "help":
 		return nil
 	}
-	var fields []reflect.StructField
-	hasCommand := false
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[grammar]()) {
-		_, isCommand := field.Tag.Lookup("cmd")
-		_, isHidden := field.Tag.Lookup("hidden")
-		if field.Anonymous || isCommand && cmp.Or(field.Tag.Get("name"), strings.ToLower(field.Name)) != args[0] {
-			continue
-		}
-		if isHidden || field.Type == reflect.TypeFor[helpCmd]() {
-			return nil
-		}
-		hasCommand = hasCommand || isCommand
-		fields = append(fields, reflect.StructField{Name: field.Name, Type: field.Type, Tag: field.Tag})
-	}
-	if !hasCommand {
-		return nil
-	}
-	return reflect.New(reflect.StructOf(fields)).Interface()
+	return cli.Part[grammar](args[0])
 }
 
 // A commandLine is one that was parsed.
@@ -134,4 +118,3 @@ func helpText(value *kong.Value) string {
 	}
 	return strings.TrimSuffix(settingHelp[value.Name], ".") + " (" + notes + ")."
 }
-

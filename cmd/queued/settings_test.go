@@ -290,7 +290,7 @@ func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 func TestEmptyFlagIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, flag := range serveFlags(t) {
-		code, _, stderr := runHere(t, []string{"--" + flag.Name + "="}, nil)
+		code, _, stderr := runHere(t, []string{"serve", "--" + flag.Name + "="}, nil)
 		if want := "queued: --" + flag.Name + ": got nothing; takes "; code != exitUsage || !strings.HasPrefix(stderr, want) {
 			t.Errorf("exit code %d and %q, want %d and %q", code, stderr, exitUsage, want)
 		}

@@ -198,11 +198,15 @@ func (c *keysOf[C, P]) Run(ctx context.Context, env *cli.Env) error {
 
 // execute parses the arguments and runs the command.
 func execute(ctx context.Context, env *cli.Env, args []string) error {
-	var commands struct {
+	type commands struct {
 		Keys         keysCmd `cmd:""`
 		cli.Commands `embed:""`
 	}
-	parser, err := kong.New(&commands, kong.TypeMapper(reflect.TypeFor[time.Duration](), cli.DurationMapper), kong.TypeMapper(reflect.TypeFor[time.Time](), cli.TimeMapper),
+	grammar := any(new(commands))
+	if part := cli.Part[commands](args[0]); part != nil {
+		grammar = part
+	}
+	parser, err := kong.New(grammar, kong.TypeMapper(reflect.TypeFor[time.Duration](), cli.DurationMapper), kong.TypeMapper(reflect.TypeFor[time.Time](), cli.TimeMapper),
 		kong.Bind(env), kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {
 		return err

@@ -40,7 +40,7 @@ var normalizers = []normalizer{
 	{"duration", regexp.MustCompile(`"(?:\w+_)?(?:ms|seconds)": ?([\d.]+)`), false, nil},
 	{"duration", regexp.MustCompile(`\b\d+(?:\.\d+)?(?:ms|µs|us)\b|\b\d+\.\d+s\b`), false, nil},
 	{"duration", regexp.MustCompile(`\b(?:busy_)?seconds=([\d.]+)`), false, nil},
-	{"duration", regexp.MustCompile(`^took: +(\d+\w+)$`), false, nil},
+	{"duration", regexp.MustCompile(`^(?:took|behind): +(\d[\w.]*)$`), false, nil},
 	{"version", regexp.MustCompile(`"(?:version|go)": ?"([\d.]+)"`), false, nil},
 	{"commit", regexp.MustCompile(`,"commit":"[0-9a-f]+"`), false, nil},
 	{"version of a row", regexp.MustCompile(`"version": ?(\d{3,})\b`), true, nil},
