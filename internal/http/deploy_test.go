@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/queue"
 )
 
 var (
@@ -81,7 +82,7 @@ func TestMetricsOfAlertsAndDashboardAreServed(t *testing.T) {
 		}
 	}
 
-	h := setup(t)
+	h := setupWith(t, settings{queue: func(c *queue.Config) { c.UpkeepInterval = 0 }})
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
 	soon := time.Now().Add(time.Hour)
 	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}, ExpiresAt: &soon})

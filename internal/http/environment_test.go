@@ -59,7 +59,7 @@ type environment struct {
 	raw        *http.Transport // what the client sends with, without the contract
 }
 
-// settings configure the server; the zero value is a server without an API key and without sweeps.
+// settings configure the server; the zero value is a server without an API key, sweeps and upkeep of the queue.
 type settings struct {
 	http  func(*Config)
 	queue func(*queue.Config)
@@ -79,7 +79,7 @@ type settings struct {
 // busyTimeout bounds calls of tests: on a busy machine they take longer than users would wait.
 const busyTimeout = time.Minute
 
-// setup starts a server without an API key and without sweeps.
+// setup starts a server without an API key, sweeps and upkeep of the queue.
 func setup(t *testing.T) *environment {
 	t.Helper()
 	return setupWith(t, settings{})
@@ -146,7 +146,7 @@ func startCell(t *testing.T, set settings, number int, log *logBuffer) (*environ
 		t.Fatal(err)
 	}
 	keepRunning(t, h.cells.Run, h.cells.Close)
-	qcfg := queue.Config{Database: db, SweepInterval: -1, MaxConns: 4, QueryTimeout: busyTimeout}
+	qcfg := queue.Config{Database: db, SweepInterval: -1, UpkeepInterval: -1, MaxConns: 4, QueryTimeout: busyTimeout}
 	if set.queue != nil {
 		set.queue(&qcfg)
 	}

@@ -127,6 +127,15 @@ func SameInEachFlavour(tb testing.TB) {
 	}
 }
 
+// WithoutRaceDetector says that a test computes much in one goroutine, where the race detector finds nothing and makes it ten times as slow. The run on plain PostgreSQL of
+// make test, which is with the race detector, skips it: that on TimescaleDB runs it.
+func WithoutRaceDetector(tb testing.TB) {
+	tb.Helper()
+	if hasRaceDetector {
+		tb.Skip("computes much in one goroutine: it is run without the race detector, by make test-timescale")
+	}
+}
+
 func newDB(tb testing.TB, server *Server, template string) *DB {
 	tb.Helper()
 	name := databaseName(tb.Name())

@@ -63,7 +63,7 @@ type Config struct {
 	WatermarkInterval time.Duration  // time between two scans below a watermark; zero: a second
 	WatermarkScanTime time.Duration  // claims begin at watermarks while such scans take the database longer; zero: 250 µs; negative: always
 	LookAheadTime     time.Duration  // a waiting claim does not wait for a look ahead that takes the database longer; zero: 1 ms; negative: for none
-	UpkeepInterval    time.Duration  // time between two rounds of upkeep; zero: an hour
+	UpkeepInterval    time.Duration  // time between two rounds of upkeep; zero: an hour; negative: never
 	UpkeepRetry       time.Duration  // time after which a failed task of upkeep is tried again; zero: a minute
 	UpkeepStepRetry   time.Duration  // time after which a step of upkeep is tried again that would have had to wait; zero: a second
 	Logger            zerolog.Logger // zero: silent
@@ -175,7 +175,6 @@ func (s *Service) Run(ctx context.Context) error {
 		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, DelayFirst: true},
 		s.redriveLoop(),
 		s.sampleLoop(),
-		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},
 		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, DelayFirst: true},
 		{Doing: "reporting this process", Pass: s.reportAndPrune, Pause: reportInterval},
 	}
@@ -183,6 +182,9 @@ func (s *Service) Run(ctx context.Context) error {
 		loops = append(loops,
 			pg.Loop{Doing: "looking which queues are declared", Pass: s.declared.verify, Pause: verifyInterval, DelayFirst: true},
 			pg.Loop{Doing: "looking for undeclared queues in use", Pass: s.warnOfUndeclared, Pause: undeclaredInterval, Retry: time.Minute})
+	}
+	if s.cfg.UpkeepInterval > 0 {
+		loops = append(loops, pg.Loop{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry})
 	}
 	if s.cfg.SweepInterval > 0 {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})
