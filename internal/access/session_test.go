@@ -366,9 +366,11 @@ func TestHostileTokensAreRefused(t *testing.T) {
 
 func TestSessionsWithoutTheDatabaseAreUnavailable(t *testing.T) {
 	t.Parallel()
-	s := openOn(t, pgtest.New(t), func(c *Config) { c.QueryTimeout = 2 * time.Second })
-	_, text := create(t, s, CreateParams{})
-	token := logIn(t, s, text)
+	db := pgtest.New(t)
+	before := openOn(t, db) // which is patient
+	_, text := create(t, before, CreateParams{})
+	token := logIn(t, before, text)
+	s := openOn(t, db, func(c *Config) { c.QueryTimeout = 2 * time.Second })
 	if err := s.pools.CloseBy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
