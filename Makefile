@@ -68,7 +68,7 @@ test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a
 .PHONY: faults
 faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
 	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
-	@QUEUED_FAULTS=long $(PGTEST) -flavour plain -- go test -count=1 -timeout 1h -run UnderKills -v ./internal/clienttest
+	@QUEUED_FAULTS=long $(PGTEST) -flavour plain -- go test -count=1 -timeout 1h -run 'UnderKills|BrokenLimits' -v ./internal/clienttest ./internal/queue
 
 # The suites that speak HTTP, through a gateway with as many cells behind it, one number after the other; ARGS=-short runs a selection
 CELLS ?= 1 3

@@ -414,7 +414,7 @@ func TestAClaimThatComesUpShortLeavesAGroupOneTurn(t *testing.T) {
 // Sessions that claim at the same time serve groups alike, however long their lines. A session that is slow delays the next turn of its group, so the numbers are not the same.
 func TestGroupsTakeTurnsWithSeveralClaimers(t *testing.T) {
 	t.Parallel()
-	const claimers, groups, each = 4, 10, 300
+	const claimers, groups, each = 4, 10, 100
 	b := setup(t, nil)
 	b.limit(t, "q", `{"fair": true}`)
 	for g := range groups {
