@@ -168,12 +168,13 @@ var reservedVariables = regexp.MustCompile(`^QUEUED_(TEST_.*|SERVICE_HOST|SERVIC
 
 // warnUnknown logs the variables that have the prefix and set nothing: most are typing errors. app has the command that runs, or all.
 func (r *settingsReader) warnUnknown(logger zerolog.Logger, app *kong.Application) {
-	if len(r.unknown(app)) > 0 {
+	unknown := r.unknown(app)
+	if len(unknown) > 0 { // to this command
 		if whole, err := newParser(new(grammar), newSettingsReader(nil)); err == nil { // which a test makes sure of
-			app = whole.Model
+			unknown = r.unknown(whole.Model)
 		}
 	}
-	for name, closest := range r.unknown(app) {
+	for name, closest := range unknown {
 		logger.Warn().Str("variable", name).Str("closest", closest).Msg("this variable sets nothing; a typing error?")
 	}
 }

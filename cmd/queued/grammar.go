@@ -54,6 +54,16 @@ type commandLine struct {
 	exited bool            // it asked for the help or the version, which was written
 }
 
+// parseLine parses args by the part of the grammar that they need. A mistake is described by the whole, which knows what was meant. It fails with a usageError.
+func parseLine(ctx context.Context, args []string, env *cliEnv) (*commandLine, error) {
+	if part := partOf(args); part != nil {
+		if line, err := parseWith(ctx, part, args, env); err == nil {
+			return line, nil
+		}
+	}
+	return parseWith(ctx, new(grammar), args, env)
+}
+
 // parseWith parses args by g, which is a pointer to a grammar or to a part of it. It fails with a usageError.
 func parseWith(ctx context.Context, g any, args []string, env *cliEnv) (*commandLine, error) {
 	line := &commandLine{reader: newSettingsReader(env.environ)}
@@ -64,11 +74,11 @@ func parseWith(ctx context.Context, g any, args []string, env *cliEnv) (*command
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
-		return line, fmt.Errorf("building the command line: %w", err)
+		return nil, fmt.Errorf("building the command line: %w", err)
 	}
 	args = cli.FlagsLast(parser.Model.Node, args)
-	if line.parsed, err = parser.Parse(args); err != nil {
-		return line, usagef("%s", describeUsage(parser, args, err))
+	if line.parsed, err = parser.Parse(args); err != nil && !line.exited { // after the help it goes on, and misses arguments
+		return nil, usagef("%s", describeUsage(parser, args, err))
 	}
 	return line, nil
 }

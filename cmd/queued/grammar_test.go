@@ -41,10 +41,10 @@ func TestPartOfTheGrammarHasItsCommandAsTheWholeDoes(t *testing.T) {
 				t.Errorf("%q: is parsed by the whole grammar", words)
 				continue
 			}
-			line, got, _ := parseHere(t, part, append(words, "--help")...)
+			line, got, err := parseHere(t, part, append(words, "--help")...)
 			want.Reset()
 			_, _ = whole.Parse(append(words, "--help")) // which goes on after the help, and then misses arguments
-			if !line.exited || got != want.String() || got == "" {
+			if err != nil || !line.exited || got != want.String() || got == "" {
 				t.Errorf("%q: its help is\n%s\nand by the whole grammar\n%s", words, got, &want)
 			}
 			visit(words, child)
@@ -52,7 +52,7 @@ func TestPartOfTheGrammarHasItsCommandAsTheWholeDoes(t *testing.T) {
 	}
 	visit(nil, whole.Model.Node)
 	if line, _, err := parseHere(t, partOf(nil)); err != nil || line.parsed.Selected().Name != "serve" {
-		t.Errorf("without arguments it runs %v, %v", line.parsed.Selected(), err)
+		t.Errorf("without arguments it runs %+v, %v", line, err)
 	}
 	if commands < 100 {
 		t.Errorf("%d commands", commands)

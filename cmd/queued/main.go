@@ -105,19 +105,12 @@ func usagef(format string, args ...any) error {
 func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	env.client = &cli.Env{Environ: env.environ, Stdin: env.stdin, Stdout: env.stdout, Stderr: env.stderr, Now: time.Now}
 	defer env.client.End()
-	var line *commandLine
-	var err error
-	if part := partOf(args); part != nil {
-		line, err = parseWith(ctx, part, args, env)
-	}
-	if line == nil || err != nil && !line.exited { // the whole knows what was meant
-		line, err = parseWith(ctx, new(grammar), args, env)
-	}
-	if line.exited { // after --help or --version
-		return nil
-	}
+	line, err := parseLine(ctx, args, env)
 	if err != nil {
 		return err
+	}
+	if line.exited {
+		return nil
 	}
 	parsed, reader := line.parsed, line.reader
 	if err := reader.finish(parsed); err != nil {

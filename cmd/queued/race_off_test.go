@@ -1,6 +1,0 @@
-//go:build !race
-
-package main
-
-// raceFlag is the flag of go build by which the tests were built.
-const raceFlag = ""
