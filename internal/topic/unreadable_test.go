@@ -288,9 +288,11 @@ func TestNothingIsPublishedThatTakesTooLongToBeRead(t *testing.T) {
 	env := setupIdle(t)
 	long := `jsonb_build_object('a', repeat('x', 67108864))`
 	for _, call := range []string{
-		`select agent.publish_events('{a.b,a.b}', array['{}', ` + long + `]::jsonb[])`, // as agent.publish, and with a time
+		`select agent.publish('a.b', ` + long + `)`,
+		`select agent.publish_events('{a.b,a.b}', array['{}', ` + long + `]::jsonb[])`,
 		`select agent_service.append_log('{a.b,a.b}', array['{}', ` + long + `]::jsonb[])`,
 		`select agent_service.append_log('{a.b}', array[` + long + `], _idempotency_keys => '{k}')`,
+		`select agent.publish('a.b', ` + long + `, _at => now() + interval '1 hour')`,
 	} {
 		if _, err := env.sql.Exec(t.Context(), call); sqlState(err) != "QD003" {
 			t.Errorf("%s: %v", call, err)
