@@ -131,7 +131,7 @@ func SameInEachFlavour(tb testing.TB) {
 // make test, which is with the race detector, skips it: that on TimescaleDB runs it.
 func WithoutRaceDetector(tb testing.TB) {
 	tb.Helper()
-	if hasRaceDetector {
+	if HasRaceDetector {
 		tb.Skip("computes much in one goroutine: it is run without the race detector, by make test-timescale")
 	}
 }

@@ -2,5 +2,5 @@
 
 package pgtest
 
-// hasRaceDetector tells that this program was built with the race detector.
-const hasRaceDetector = false
+// HasRaceDetector tells that this program was built with the race detector.
+const HasRaceDetector = false

@@ -2,4 +2,5 @@
 
 package pgtest
 
-const hasRaceDetector = true
+// HasRaceDetector tells that this program was built with the race detector.
+const HasRaceDetector = true
