@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/queued/queued/internal/duration"
+	"github.com/queued/queued/internal/rounds"
 )
 
 // How long a claim waits at the cell of a queue before the cells that may hold events of it from before are asked again.
@@ -119,7 +120,9 @@ func (g *Gateway) readAcks(r *http.Request, made *claim) bool {
 
 // answerClaim has a claim answered: by the cell that its queue is placed on; and before, without a wait, by those that may hold events of it from before.
 func (g *Gateway) answerClaim(c *call, r *http.Request) (*http.Response, error) {
+	limiter := g.claims.Limiter()
 	for {
+		began := time.Now()
 		ctx, cancel := context.WithCancelCause(r.Context())
 		end := func() { cancel(nil) }
 		stop := g.placements.watch(c.claim.queue, func() { cancel(errMoved) }) // before it is looked up
@@ -132,6 +135,9 @@ func (g *Gateway) answerClaim(c *call, r *http.Request) (*http.Response, error) 
 		isMoved := errors.Is(context.Cause(ctx), errMoved)
 		end()
 		if !again && (!isMoved || r.Context().Err() != nil) {
+			return nil, err
+		}
+		if err := limiter.Pause(r.Context(), time.Since(began) < rounds.MinWait); err != nil {
 			return nil, err
 		}
 	}

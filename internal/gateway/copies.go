@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/rounds"
 )
 
 // Keys are made at home, and every cell checks its callers itself; owners are made at home, and schedules on every cell name them. So gateways put copies of both on all cells. Any
@@ -435,6 +436,7 @@ func (g *Gateway) keepLevel(ctx context.Context, k *copied, at *cell) {
 // followCopies waits for changes of what a cell that is used has, and has seen called with each answer of the cell, until ctx ends. known is how far they are known.
 func (g *Gateway) followCopies(ctx context.Context, k *copied, at *cell, known func() mark, seen func(*copiesPage) error) {
 	pause := time.Duration(0)
+	limiter := g.rounds.Loop("following " + k.name).Limiter()
 	for ctx.Err() == nil {
 		if pause > 0 {
 			select {
@@ -447,10 +449,11 @@ func (g *Gateway) followCopies(ctx context.Context, k *copied, at *cell, known f
 			pause = minPause
 			continue
 		}
-		err := k.followOnce(ctx, at, known(), seen)
+		before, began := known(), time.Now()
+		err := k.followOnce(ctx, at, before, seen)
 		switch {
 		case err == nil:
-			pause = 0
+			pause = limiter.Delay(known() == before && time.Since(began) < rounds.MinWait)
 		case ctx.Err() == nil:
 			at.log.Error().Func(failure.Of(err)).Msg("changes of the " + k.name + " of the cell could not be followed")
 			pause = min(max(2*pause, minPause), maxPause)

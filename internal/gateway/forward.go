@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/rounds"
 )
 
 // What subscriptions, sources and schedules at home insert into a queue that is placed on other cells waits at home in a queue of the service, queued.forward.<cell>. Any
@@ -43,6 +44,7 @@ type waitingEvent struct {
 // forward brings a cell the events that home has wait for it, until ctx ends, or the gateway drains.
 func (g *Gateway) forward(ctx context.Context, to *cell) {
 	pause := minPause
+	limiter := g.rounds.Loop("forwarding").Limiter()
 	for {
 		select {
 		case <-ctx.Done():
@@ -55,10 +57,11 @@ func (g *Gateway) forward(ctx context.Context, to *cell) {
 			pause = minPause
 			continue
 		}
-		err := g.forwardOnce(ctx, to)
+		began := time.Now()
+		moved, err := g.forwardOnce(ctx, to)
 		switch {
 		case err == nil:
-			pause = 0
+			pause = limiter.Delay(moved == 0 && time.Since(began) < rounds.MinWait)
 		case ctx.Err() == nil && to.isUp() && g.home().isUp() && g.drain.Err() == nil:
 			to.log.Error().Func(failure.Of(err)).Msg("events that home has wait for the cell could not be brought there; they stay")
 			pause = min(max(2*pause, minPause), maxPause)
@@ -68,12 +71,13 @@ func (g *Gateway) forward(ctx context.Context, to *cell) {
 	}
 }
 
-// forwardOnce waits for events, and brings them to the cell.
-func (g *Gateway) forwardOnce(ctx context.Context, to *cell) error {
+// forwardOnce waits for events, brings them to the cell, and returns how many.
+func (g *Gateway) forwardOnce(ctx context.Context, to *cell) (moved int, err error) {
 	events, err := g.claimForwarded(ctx, to)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	moved = len(events)
 	for len(events) > 0 {
 		n, size := 0, 0
 		for n < len(events) && (n == 0 || size+len(events[n].body) <= maxForwardInsert) {
@@ -81,11 +85,11 @@ func (g *Gateway) forwardOnce(ctx context.Context, to *cell) error {
 			n++
 		}
 		if err := g.bring(ctx, to, events[:n], time.Now()); err != nil {
-			return err
+			return moved, err
 		}
 		events = events[n:]
 	}
-	return nil
+	return moved, nil
 }
 
 // claimForwarded claims events, and waits for some. The wait ends when the cell goes away, or the gateway drains.

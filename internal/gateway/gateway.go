@@ -20,6 +20,7 @@ import (
 
 	"github.com/queued/queued/internal/http/pages"
 	"github.com/queued/queued/internal/request"
+	"github.com/queued/queued/internal/rounds"
 )
 
 // Config holds the settings of a Gateway. Cells is required, with home among them.
@@ -83,6 +84,8 @@ type Gateway struct {
 	pages      *pages.Handler
 	handler    http.Handler
 
+	rounds  rounds.Counts   // of loops
+	claims  *rounds.Loop    // of claims that ask cells in turn
 	drain   context.Context // ends when it drains
 	drained context.CancelFunc
 }
@@ -101,6 +104,7 @@ func New(cfg Config) (*Gateway, error) {
 		exports: make(chan struct{}, maxExports),
 	}
 	g.bodies.limit = cfg.MaxBodyMemory
+	g.claims = g.rounds.Loop("claiming from cells in turn")
 	g.drain, g.drained = context.WithCancel(context.Background())
 	for number, base := range cfg.Cells {
 		if number < 0 || number > maxCell {

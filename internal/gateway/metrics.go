@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queued/queued/internal/request"
+	"github.com/queued/queued/internal/rounds"
 )
 
 // metrics counts requests. What there is of cells and placements is read at each scrape; see collector.
@@ -123,6 +124,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{cellUp, held, heldBy, bodyBytes, strayQueues, keysVersion, placementVersion, placementAge} {
 		out <- desc
 	}
+	rounds.Describe(out)
 }
 
 // Collect implements prometheus.Collector.
@@ -149,6 +151,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		set(keysVersion, float64(m.version), c.g.home().label)
 	}
 	set(bodyBytes, float64(c.g.bodies.used.Load()))
+	c.g.rounds.Collect(out)
 	version, _, known := c.g.placements.state()
 	if !known.IsZero() {
 		set(placementVersion, float64(version))

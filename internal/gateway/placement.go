@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/rounds"
 )
 
 // home is the number of the cell that has what there is once.
@@ -284,6 +285,7 @@ type placementsPage struct {
 func (g *Gateway) follow(ctx context.Context) {
 	at := g.home()
 	pause := time.Duration(0)
+	limiter := g.rounds.Loop("following placements").Limiter()
 	for ctx.Err() == nil {
 		if pause > 0 {
 			select {
@@ -296,10 +298,13 @@ func (g *Gateway) follow(ctx context.Context) {
 			pause = minPause
 			continue
 		}
+		before, _, _ := g.placements.state()
+		began := time.Now()
 		err := g.followOnce(ctx, at)
 		switch {
 		case err == nil:
-			pause = 0
+			after, _, _ := g.placements.state()
+			pause = limiter.Delay(after == before && time.Since(began) < rounds.MinWait)
 		case ctx.Err() == nil:
 			g.log.Error().Func(failure.Of(err)).Msg("the placements of queues could not be read from home; those that are known stay")
 			pause = min(max(2*pause, minPause), maxPause)

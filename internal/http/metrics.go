@@ -281,6 +281,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
 	}
 	c.collectServices(ch, send)
+	c.svc.Rounds().Collect(ch)
 	send(endWaits, float64(c.svc.EndWaits()))
 	bodies := c.bodies.Stats()
 	send(bodyBytes, float64(bodies.Verified), "verified")

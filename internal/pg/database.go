@@ -18,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/rounds"
 )
 
 // pingTimeout is how long a server may take to answer a ping.
@@ -69,6 +71,8 @@ type Config struct {
 //
 // It is safe for concurrent use. It holds no connection itself, but the one to listen while there are subscribers, and need not be closed.
 type Database struct {
+	Rounds rounds.Counts // of the loops of all services
+
 	log    zerolog.Logger
 	direct bool // no pooler is in between
 

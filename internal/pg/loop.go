@@ -5,15 +5,18 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/rounds"
 )
 
 // A Loop runs a pass again and again. It logs an error of a pass unless the pass before failed with the same, and when passes succeed
-// again.
+// again. A loop whose passes follow each other at once, because Next is short or Wakes receives each time, is held up unless its passes
+// call Worked: see package rounds.
 type Loop struct {
 	Doing string // what a pass does, for the log: "firing schedules"
 	Pass  func(context.Context) error
@@ -28,6 +31,17 @@ type Loop struct {
 	Next func(context.Context) time.Duration
 	// Wakes is called before each pass. The pause after it ends when the channel is closed or receives. Nil: nothing ends it.
 	Wakes func() <-chan struct{}
+
+	rounds *rounds.Loop // set by RunLoops; nil: passes are not counted
+}
+
+type workedKey struct{}
+
+// Worked tells the Loop that called a pass with ctx that the pass has got something done, or had nothing to ask the database.
+func Worked(ctx context.Context) {
+	if worked, ok := ctx.Value(workedKey{}).(*atomic.Bool); ok {
+		worked.Store(true)
+	}
 }
 
 // Run runs passes until ctx ends.
@@ -36,6 +50,9 @@ func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 	if l.Completes {
 		passContext = context.WithoutCancel(ctx)
 	}
+	var worked atomic.Bool
+	passContext = context.WithValue(passContext, workedKey{}, &worked)
+	limiter, waited := l.rounds.Limiter(), rounds.MinWait
 	reported, passes := "", 0 // the error of the last pass, and how many have failed since one succeeded
 	for isDue := !l.DelayFirst; ; isDue = true {
 		pause := Jittered(l.Pause)
@@ -44,6 +61,7 @@ func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 			wakes = l.Wakes()
 		}
 		if isDue {
+			worked.Store(false)
 			err := l.Pass(passContext)
 			switch {
 			case ctx.Err() != nil:
@@ -65,9 +83,14 @@ func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 				}
 			}
 		}
+		if isDue && limiter.Pause(ctx, waited < rounds.MinWait && !worked.Load()) != nil {
+			return
+		}
+		began := time.Now()
 		if !pauseUntil(ctx, pause, wakes) {
 			return
 		}
+		waited = time.Since(began)
 	}
 }
 
@@ -78,6 +101,7 @@ func (db *Database) RunLoops(ctx context.Context, log zerolog.Logger, subscriber
 		running.Go(func() { db.Listen(ctx, s) })
 	}
 	for _, l := range loops {
+		l.rounds = db.Rounds.Loop(l.Doing)
 		running.Go(func() { l.Run(ctx, log) })
 	}
 	running.Wait()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -73,6 +74,46 @@ func TestLoopPausesUntilItIsWokenOrItsContextEnds(t *testing.T) {
 	<-ended
 }
 
+func TestLoopThatIsWokenForNothingIsHeldUp(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		loop   pg.Loop
+		isFree bool
+	}{
+		"by a signal":                        {loop: pg.Loop{Pause: time.Hour}},
+		"by its own time":                    {loop: pg.Loop{Next: func(context.Context) time.Duration { return 0 }}},
+		"by a time that is too short":        {loop: pg.Loop{Next: func(context.Context) time.Duration { return time.Microsecond }}},
+		"by a signal, and gets a thing done": {loop: pg.Loop{Pause: time.Hour}, isFree: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				const most = 1000
+				passes, woken := 0, pg.NewSignal()
+				test.loop.Pass = func(ctx context.Context) error {
+					if test.isFree {
+						pg.Worked(ctx)
+					}
+					if passes++; passes == most {
+						cancel()
+					}
+					if test.loop.Next == nil {
+						woken.Send()
+					}
+					return nil
+				}
+				test.loop.Wakes = woken.Received
+				test.loop.Run(ctx, zerolog.Nop())
+				if isHeldUp := passes < 400; isHeldUp == test.isFree { // five a second
+					t.Errorf("%d passes in a minute", passes)
+				}
+			})
+		})
+	}
+}
+
 func TestFailingPassesOfALoopGiveFewLinesWhoseCountsAddUp(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -83,7 +124,8 @@ func TestFailingPassesOfALoopGiveFewLinesWhoseCountsAddUp(t *testing.T) {
 	passes := 0
 	pg.Loop{
 		Doing: "testing",
-		Pass: func(context.Context) error {
+		Pass: func(ctx context.Context) error {
+			pg.Worked(ctx) // or so many passes in a row would be held up
 			switch passes++; {
 			case passes <= failing: // each with another text, as of another connection
 				return fmt.Errorf("connection %d: %w", passes, &pgconn.PgError{Code: "53100"})

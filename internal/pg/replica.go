@@ -158,6 +158,7 @@ func (r *Replica[S]) renew(ctx context.Context, mustRead bool) error {
 		return States{}.Wrap(r.Doing, err)
 	}
 	r.snapshot.Store(after)
+	Worked(ctx)
 	r.mu.Lock()
 	r.versions = r.versions[:0]
 	for _, name := range r.Names {
@@ -243,6 +244,7 @@ func (r *Replica[S]) pass(ctx context.Context) error {
 	isDue := r.woken != r.seen || time.Since(r.confirmedAt) >= r.interval()*3/4 || time.Since(r.readAt) >= rereadInterval
 	r.mu.Unlock()
 	if !isDue {
+		Worked(ctx)
 		return nil
 	}
 	return r.Renew(ctx)

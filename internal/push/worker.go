@@ -17,6 +17,7 @@ import (
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/ratelimit"
+	"github.com/queued/queued/internal/rounds"
 	"github.com/queued/queued/internal/trace"
 )
 
@@ -80,9 +81,11 @@ func (s *Service) startWorker(name string, e *endpoint, st state) *worker {
 func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.sends.Wait()
+	limiter := w.svc.cfg.Database.Rounds.Loop("pushing").Limiter()
 	reported := ""
 	for ctx.Err() == nil {
-		err := w.pass(ctx)
+		isIdle, err := w.pass(ctx)
+		_ = limiter.Pause(ctx, isIdle) // it fails when ctx has ended
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -98,24 +101,25 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// pass records a change, claims events and sends them, or waits until it can.
-func (w *worker) pass(ctx context.Context) error {
+// pass records a change, claims events and sends them, or waits until it can. isIdle reports that it has done neither: see package rounds.
+func (w *worker) pass(ctx context.Context) (isIdle bool, err error) {
 	if err := w.record(ctx); err != nil {
-		return err
+		return false, err
 	}
 	r := w.capacity()
 	if r.limit == 0 {
 		w.wait(ctx, r.wait)
-		return nil
+		return r.wait >= 0 && r.wait < rounds.MinWait, nil
 	}
+	began := time.Now()
 	events, err := w.claim(ctx, r)
 	if err != nil || len(events) == 0 {
-		return err
+		return time.Since(began) < rounds.MinWait, err
 	}
 	ids, err := w.svc.firstIDs(ctx, events)
 	if err != nil {
 		w.release(ctx, events)
-		return err
+		return false, err
 	}
 	if r.endpoint.limiter != nil {
 		r.endpoint.limiter.AllowN(w.svc.cfg.Now(), len(events))
@@ -130,7 +134,7 @@ func (w *worker) pass(ctx context.Context) error {
 		}
 		break
 	}
-	return nil
+	return false, nil
 }
 
 // A capacity is how many events may be claimed at a time.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/rounds"
 	"github.com/queued/queued/internal/watermark"
 )
 
@@ -153,7 +154,11 @@ func (d *dispatcher) run() {
 	// Only a round that looked ahead knows how long it is safe to sleep; the first one of a claim, and the first one after it was woken, does
 	// without, since mostly it finds something.
 	lookAhead := false
+	var waited time.Duration
+	overdue := 0 // rounds in a row after which something was due that no claim got, as its rows are locked
+	limiter := d.svc.claims.Limiter()
 	for {
+		delay := limiter.Delay(lookAhead && waited < rounds.MinWait)
 		d.mu.Lock()
 		d.mustLook = false // what that was about is covered by this round
 		d.mu.Unlock()
@@ -169,8 +174,15 @@ func (d *dispatcher) run() {
 			sleep = longSleep
 		}
 		if lookAhead {
-			sleep = min(sleep, d.svc.lookAhead(d.queue))
+			if ahead := d.svc.lookAhead(d.queue); ahead > 0 {
+				sleep, overdue = min(sleep, ahead), 0
+			} else if overdue++; overdue > maxOverdue {
+				sleep = min(sleep, shortPoll)
+			} else {
+				sleep = 0
+			}
 		}
+		sleep = max(sleep, delay)
 		unserved, more := d.serve(groups)
 		switch {
 		case more:
@@ -179,7 +191,9 @@ func (d *dispatcher) run() {
 		case !lookAhead:
 			lookAhead = true
 		default:
+			began := time.Now()
 			lookAhead = !d.waitOrOffer(groups, sleep)
+			waited = time.Since(began) - delay
 		}
 	}
 }
@@ -498,6 +512,8 @@ const (
 	lookAheadTimeout = 10 * time.Second
 	// shortPoll is the time between polls where looking ahead takes longer.
 	shortPoll = 250 * time.Millisecond
+	// maxOverdue is how many rounds follow each other at once while something is due that no claim gets: mostly it became due since the claim.
+	maxOverdue = 2
 	// longSleep is how long a dispatcher sleeps while pollIdle looks for it.
 	longSleep = time.Hour
 	// lingerTime is how long a dispatcher that sleeps stays when its last waiter has left: many clients claim again at once.

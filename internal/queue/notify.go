@@ -108,6 +108,7 @@ func (n *notifier) due(more map[string]bool) (due map[string]bool, wait time.Dur
 
 // notify notifies of the queues that wait for it, once it is time for that.
 func (n *notifier) notify(ctx context.Context) error {
+	pg.Worked(ctx) // it is woken by additions alone, and waits for notifyInterval
 	due, wait := n.due(nil)
 	for wait > 0 && pg.Pause(ctx, wait) {
 		due, wait = n.due(nil)

@@ -227,6 +227,9 @@ func (s *Service) redriveStep(ctx context.Context) error {
 		ready[queue] = true
 	}
 	s.wake(ready)
+	if step.ID != nil {
+		pg.Worked(ctx)
+	}
 	if step.ID != nil && step.State != RedriveRunning {
 		s.cfg.Logger.Info().Int64("redrive", *step.ID).Str("state", string(step.State)).Str("reason", step.Reason).Msg("a redrive has ended")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/rounds"
 	"github.com/queued/queued/internal/watermark"
 )
 
@@ -115,6 +116,7 @@ type Service struct {
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
+	claims      *rounds.Loop           // the rounds of dispatchers
 	handsOver   map[string]bool        // queues in which acks have freed slots since a claim was taken along with acks in vain; some have no dispatcher any more
 	draining    bool
 	closed      bool           // no claim may join any more
@@ -141,6 +143,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		redrives:    redrives{added: pg.NewSignal()},
 		watermarks:  watermark.New(cfg.WatermarkInterval, cfg.WatermarkScanTime),
 		dispatchers: make(map[string]*dispatcher),
+		claims:      db.Rounds.Loop("claiming for waiters"),
 		handsOver:   make(map[string]bool),
 		writes:      writes{checking: make(chan struct{}, 1)},
 	}
@@ -335,6 +338,9 @@ func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {
 
 // KeyRetention is how long the idempotency keys of events and publications are remembered.
 func (s *Service) KeyRetention() time.Duration { return s.cfg.KeyRetention }
+
+// Rounds returns the counts of the loops of all services on the database.
+func (s *Service) Rounds() *rounds.Counts { return &s.db.Rounds }
 
 // PoolStats describes the connections of the service.
 func (s *Service) PoolStats() pg.PoolStats { return s.all.Stats() }

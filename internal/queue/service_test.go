@@ -46,6 +46,9 @@ func anotherService(t *testing.T, url string, change func(*queue.Config)) *queue
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
+		if heldUp := s.Rounds().HeldUp(); len(heldUp) > 0 {
+			t.Errorf("loops went round without getting anything done: %v rounds were held up", heldUp)
+		}
 	})
 	return s
 }

@@ -68,6 +68,9 @@ func (s *Service) fireAll(ctx context.Context) error {
 	}
 	ids, err := s.fire(ctx, nil)
 	s.isBehind = len(ids) == fireBatch
+	if len(ids) > 0 {
+		pg.Worked(ctx)
+	}
 	return errors.Join(inTime, err)
 }
 

@@ -43,8 +43,10 @@ type catchUpState struct {
 
 // pass lets each of those who are behind go on, until none can.
 func (c *catchUp) pass(ctx context.Context) error {
+	limiter := c.r.svc.routes.Limiter()
 	for isMore := true; isMore; {
 		isMore = false
+		isIdle, hasAsked := true, false
 		behind := c.r.listBehind()
 		states := make(map[int64]*catchUpState, len(behind))
 		for _, rt := range behind {
@@ -60,7 +62,10 @@ func (c *catchUp) pass(ctx context.Context) error {
 				continue
 			}
 			state.until = time.Time{} // unless it rests again: untilDue takes a time that is set for a rest that is not over
+			before := *state
 			hasMoved, err := c.step(ctx, rt, state)
+			hasAsked = true
+			isIdle = isIdle && !(hasMoved && *state != before)
 			switch {
 			case err != nil && !isRefused(ctx, err):
 				return err
@@ -73,6 +78,14 @@ func (c *catchUp) pass(ctx context.Context) error {
 			case hasMoved:
 				state.failure, state.pause = "", 0
 				isMore = true
+			}
+		}
+		if !isIdle || !hasAsked {
+			pg.Worked(ctx)
+		}
+		if isMore {
+			if err := limiter.Pause(ctx, isIdle); err != nil {
+				return err
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/match"
+	"github.com/queued/queued/internal/rounds"
 )
 
 const (
@@ -51,6 +52,7 @@ func (st *Stream) Position() int64 {
 // ErrDraining once Drain was called, with the error of ctx, and with ErrUnavailable; another stream may go on after the last batch.
 func (st *Stream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 	deadline := time.Now().Add(wait)
+	limiter := st.svc.calls.Limiter()
 	for isOver := false; ; {
 		if err := ctx.Err(); err != nil {
 			return Batch{}, err
@@ -58,6 +60,7 @@ func (st *Stream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 		if st.svc.tail.isDraining() {
 			return Batch{}, ErrDraining
 		}
+		before, waited := st.position, st.waited
 		var p logSlice
 		if st.first != nil {
 			p, st.first = *st.first, nil
@@ -76,6 +79,9 @@ func (st *Stream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 		} else {
 			isOver = !time.Now().Before(deadline)
 		}
+		if err := limiter.Pause(ctx, st.position == before && st.waited-waited < rounds.MinWait); err != nil {
+			return Batch{}, err
+		}
 	}
 }
 
@@ -87,7 +93,10 @@ func (st *Stream) step(ctx context.Context, limit time.Duration) (logSlice, erro
 	}
 	st.svc.behind.Add(1)
 	defer st.svc.behind.Add(-1)
-	if !st.svc.takeTurn(ctx, limit) {
+	began := time.Now()
+	hasTurn := st.svc.takeTurn(ctx, limit)
+	st.waited += time.Since(began)
+	if !hasTurn {
 		return logSlice{}, ctx.Err()
 	}
 	defer st.svc.endTurn()
@@ -125,6 +134,7 @@ type follower struct {
 	timer     *time.Timer // nil: it has not waited yet
 	pageBytes int         // bytes that it reads at once from the database; zero: as much as it is to return
 	wasLevel  bool        // it has read the log to its end from the database
+	waited    time.Duration
 }
 
 // logSlice is the part of the log that a follower gets in one step.
@@ -230,6 +240,8 @@ func (f *follower) wait(ctx context.Context, limit time.Duration) bool {
 		isBehind = true
 	}
 	f.setTimer(limit)
+	began := time.Now()
+	defer func() { f.waited += time.Since(began) }()
 	select {
 	case <-changed:
 		return true

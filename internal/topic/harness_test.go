@@ -76,6 +76,11 @@ func environmentWith(t *testing.T, database pg.Config, url string, changes ...fu
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeSoon(t, s.Close) })
+	t.Cleanup(func() {
+		if heldUp := db.Rounds.HeldUp(); len(heldUp) > 0 {
+			t.Errorf("loops went round without getting anything done: %v rounds were held up", heldUp)
+		}
+	})
 	return environment{Service: s, queue: q, url: url, sql: pgtest.Connect(t, url), database: db}
 }
 

@@ -222,6 +222,7 @@ func (s *Service) publishDue(ctx context.Context) error {
 			return wrap("publishing what is due", err)
 		}
 		if published > 0 {
+			pg.Worked(ctx)
 			s.tail.requestRead()
 		}
 		if published < duePublications {

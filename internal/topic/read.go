@@ -10,6 +10,7 @@ import (
 
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/rounds"
 )
 
 const (
@@ -34,7 +35,9 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 	}
 	deadline := time.Now().Add(min(p.Wait, MaxWait))
 	page := Page{Next: p.After}
+	limiter := s.calls.Limiter()
 	for scanned, bytes := 0, 0; ; {
+		before, waited := f.position, f.waited
 		maxBytes := min(readBytes, pageBytes-bytes)
 		slice, isThere := f.fromTail(limit-len(page.Events), maxBytes)
 		if !isThere {
@@ -56,6 +59,9 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 		case len(page.Events) == limit, bytes >= pageBytes, scanned >= scanEvents, page.Gap != nil: // there may be another gap
 			return page, nil
 		case !slice.isLevel:
+			if err := limiter.Pause(ctx, f.position == before); err != nil {
+				return page, err
+			}
 			continue
 		case len(page.Events) > 0, s.tail.isDraining():
 			return page, ctx.Err()
@@ -67,6 +73,9 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 				}
 			}
 			return page, ctx.Err()
+		}
+		if err := limiter.Pause(ctx, f.position == before && f.waited-waited < rounds.MinWait); err != nil {
+			return page, err
 		}
 	}
 }

@@ -127,14 +127,31 @@ func (r *router) changed() {
 
 // pass delivers the log to the routes in step, as far as it goes.
 func (r *router) pass(ctx context.Context) error {
+	limiter := r.svc.routes.Limiter()
 	for {
 		r.mu.Lock()
+		before := r.progress()
 		isMore, err := r.step(ctx)
+		hasMoved := r.progress() != before
 		r.mu.Unlock()
+		if hasMoved {
+			pg.Worked(ctx)
+		}
 		if !isMore || err != nil {
 			return err
 		}
+		if err := limiter.Pause(ctx, !hasMoved); err != nil {
+			return err
+		}
 	}
+}
+
+// A routerProgress differs after a step that got something done.
+type routerProgress struct{ number, position, scanned, version int64 }
+
+// progress returns how far the router has come. The caller holds mu.
+func (r *router) progress() routerProgress {
+	return routerProgress{r.number, r.position, r.scanned, r.version}
 }
 
 // untilDue is how long the router may rest.
@@ -180,6 +197,7 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 	now := time.Now()
 	isChanged := r.isChanged.Swap(false)
 	if now.Before(r.restsUntil) && !isChanged {
+		pg.Worked(ctx)
 		return false, nil
 	}
 	if !isChanged && r.version != 0 && !r.confirmedAt.IsZero() && now.Sub(r.confirmedAt) < renewAfter {
@@ -393,6 +411,7 @@ func (r *router) step(ctx context.Context) (isMore bool, err error) {
 			r.svc.tail.leave(r.joined)
 			r.joined = nil
 		}
+		pg.Worked(ctx)
 		return false, nil
 	}
 	if r.joined == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/rounds"
 )
 
 // Defaults and bounds.
@@ -68,6 +69,8 @@ type Service struct {
 	appended pg.Signal // this service has appended to the log, and other processes have not been notified
 	delayed  pg.Signal // a publication waits that may be due first
 
+	calls           *rounds.Loop  // the rounds of streams, and of reads that wait
+	follows, routes *rounds.Loop  // those within a pass of followLog, and of the router and of those that are not in step
 	catchUps        chan struct{} // has an element for each stream that reads from the database
 	streams, behind atomic.Int64  // see StreamStats
 
@@ -87,6 +90,8 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.tail.onAppend = s.router.wake
 	s.publishing = queue.NewJoint(cfg.Queue, s.addPublications)
 	s.catchUps = make(chan struct{}, max(1, cfg.MaxConns/2))
+	counts := &cfg.Database.Rounds
+	s.calls, s.follows, s.routes = counts.Loop("reading the log for callers"), counts.Loop("reading on in the log"), counts.Loop("delivering in turns")
 	var err error
 	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(pg.PoolConfig{Name: "topic_writes", MaxConns: writeConns}, cfg.QueryTimeout),
 		pg.PoolSpec{To: &s.reads, Config: pg.PoolConfig{Name: "topic_reads", MaxConns: cfg.MaxConns, LockTimeout: cfg.QueryTimeout}},
@@ -184,6 +189,7 @@ func (s *Service) notify(ctx context.Context) error {
 	if _, err := s.loops.Exec(ctx, `select set_config('synchronous_commit', 'off', true), agent_service.notify_log($1)`, s.name); err != nil {
 		return wrap("their readers poll", err)
 	}
+	pg.Worked(ctx)
 	pg.Pause(ctx, min(notifyShare*time.Since(began), notifyInterval))
 	return nil
 }

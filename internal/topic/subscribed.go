@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/rounds"
 )
 
 const (
@@ -65,6 +66,7 @@ type subscribedReader struct {
 	set      *filterSet
 	position int64 // the next event is after it
 	head     int64
+	waited   time.Duration
 	isLevel  bool   // there was no more
 	joined   *group // nil: it has not waited yet
 	ids      []int32
@@ -100,7 +102,12 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 	}
 	var before readState
 	var start int64 // the search begins after it
+	limiter, atPosition, atWaited := s.calls.Limiter(), int64(-1), time.Duration(0)
 	for {
+		if err := limiter.Pause(ctx, r.position == atPosition && r.waited-atWaited < rounds.MinWait); err != nil {
+			return SubscribedPage{}, err
+		}
+		atPosition, atWaited = r.position, r.waited
 		until := r.look(deadline)
 		st, isWatched := s.watches.readState(r.watch) // while nothing is published, those who wait ask the database for nothing
 		if !isWatched || isAhead && after.isLost(&st) {
@@ -236,7 +243,9 @@ func (r *subscribedReader) look(deadline time.Time) (until time.Time) {
 // next returns up to limit events that the subscription gets. Without any it waits, until a time or until the subscription may have changed.
 func (r *subscribedReader) next(ctx context.Context, limit int, until time.Time) (events []MatchedEvent, gap *Gap, err error) {
 	size, pageBytes := limit, r.maxBytes
+	limiter := r.svc.calls.Limiter()
 	for scanned, bytes := 0, 0; ; {
+		before, waited := r.position, r.waited
 		r.rejoin()
 		p, _, isInTail := r.svc.tail.after(r.joined, r.position, limit, r.maxBytes)
 		at := func(i int) *Event { return &p.entries[i].Event }
@@ -279,6 +288,9 @@ func (r *subscribedReader) next(ctx context.Context, limit int, until time.Time)
 			r.passOver()
 			return nil, nil, ctx.Err()
 		}
+		if err := limiter.Pause(ctx, r.position == before && r.waited-waited < rounds.MinWait); err != nil {
+			return events, gap, err
+		}
 	}
 }
 
@@ -287,7 +299,10 @@ func (r *subscribedReader) readPage(ctx context.Context, limit, maxBytes int, un
 	if r.takesTurns {
 		r.svc.behind.Add(1)
 		defer r.svc.behind.Add(-1)
-		if !r.svc.takeTurn(ctx, time.Until(until)) {
+		began := time.Now()
+		hasTurn := r.svc.takeTurn(ctx, time.Until(until))
+		r.waited += time.Since(began)
+		if !hasTurn {
 			return p, false, ctx.Err()
 		}
 		defer r.svc.endTurn()
@@ -345,6 +360,8 @@ func (r *subscribedReader) wait(ctx context.Context, until time.Time, isInTail b
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
+	began := time.Now()
+	defer func() { r.waited += time.Since(began) }()
 	select {
 	case <-changed:
 		return true
@@ -365,6 +382,8 @@ func (r *subscribedReader) pause(ctx context.Context, until time.Time) bool {
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
+	began := time.Now()
+	defer func() { r.waited += time.Since(began) }()
 	select {
 	case <-timer.C:
 		return true

@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 	"time"
+
+	"github.com/queued/queued/internal/rounds"
 )
 
 // A SubscribedStream follows the events of a subscription. It does not move the position of the subscription. While it is open the subscription does
@@ -54,7 +56,12 @@ func (st *SubscribedStream) Position() int64 {
 // Next returns the next events, as that of a Stream. Each event was compared with filters that were in force after it was published. There is nothing
 // while the subscription is paused. It fails with ErrSubscriptionNotFound when it was deleted, even if there is another one of its name.
 func (st *SubscribedStream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
+	limiter, atPosition, atWaited := st.svc.calls.Limiter(), int64(-1), time.Duration(0)
 	for deadline := time.Now().Add(wait); ; {
+		if err := limiter.Pause(ctx, st.position == atPosition && st.waited-atWaited < rounds.MinWait); err != nil {
+			return Batch{}, err
+		}
+		atPosition, atWaited = st.position, st.waited
 		if err := ctx.Err(); err != nil {
 			return Batch{}, err
 		}

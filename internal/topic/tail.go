@@ -337,16 +337,14 @@ func (t *tail) updateIndex() (head int64, isFollowed bool) {
 	return t.head, len(t.groups) > 0
 }
 
-// begin makes the tail start shortly before the head of the log, unless it has started.
-func (t *tail) begin(head int64) {
+// begin makes the tail start after a position, unless it has started.
+func (t *tail) begin(start int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.start != 0 || len(t.groups) == 0 {
 		return
 	}
-	const inSegment = 1<<32 - 1
-	t.start = head - min(tailBack, head&inSegment)
-	t.head = t.start
+	t.start, t.head = start, start
 	t.onAppend()
 	for _, g := range t.groups {
 		g.since = t.start
@@ -572,19 +570,31 @@ func (t *tail) size() int {
 	return t.bytes
 }
 
+// tailStart returns the position after which the tail begins: tailBack positions before the head of the log. Positions of other segments were passed over.
+func tailStart(head int64) int64 {
+	const inSegment = 1<<32 - 1
+	return head - min(tailBack, head&inSegment)
+}
+
 // followLog adds the events that this process has appended, or reads on to the end of the log, while anybody follows it.
 func (s *Service) followLog(ctx context.Context) error {
+	limiter, reached := s.follows.Limiter(), int64(0)
 	for isFirst := true; ; isFirst = false {
 		head, isFollowed := s.tail.updateIndex()
 		if !isFollowed {
+			pg.Worked(ctx)
 			return nil
 		}
+		if err := limiter.Pause(ctx, head <= reached); err != nil {
+			return err
+		}
+		reached = max(reached, head)
 		if head == 0 {
 			_, end, err := s.Bounds(ctx)
 			if err != nil {
 				return err
 			}
-			s.tail.begin(end)
+			s.tail.begin(tailStart(end))
 			continue
 		}
 		if isFirst {
@@ -594,6 +604,7 @@ func (s *Service) followLog(ctx context.Context) error {
 				head = offered[n-1].Position
 			}
 			if isAll {
+				pg.Worked(ctx)
 				return nil
 			}
 		}
@@ -610,6 +621,9 @@ func (s *Service) followLog(ctx context.Context) error {
 			entries[i] = &Entry{Event: p.events[i]} // each by itself: who still has one keeps no others in memory
 		}
 		s.tail.add(head, p.next, entries)
+		if p.next > head {
+			pg.Worked(ctx)
+		}
 		if p.isLevel {
 			s.tail.wasLevel()
 			return nil

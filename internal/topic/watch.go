@@ -213,6 +213,7 @@ func (s *Service) watchSubscriptions(ctx context.Context) error {
 	if len(names) == 0 {
 		return nil
 	}
+	pg.Worked(ctx)
 	head := s.tail.reach()
 	states, expiresAfter, err := s.subscriptionStates(ctx, names)
 	pause := s.cfg.watchInterval()
