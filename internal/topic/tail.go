@@ -570,10 +570,11 @@ func (t *tail) size() int {
 	return t.bytes
 }
 
-// tailStart returns the position after which the tail begins: tailBack positions before the head of the log. Positions of other segments were passed over.
-func tailStart(head int64) int64 {
+// tailStart returns the position after which the tail begins: tailBack positions before the head of the log, or where the first event is that can be
+// read. Positions of other segments were passed over.
+func tailStart(first, head int64) int64 {
 	const inSegment = 1<<32 - 1
-	return head - min(tailBack, head&inSegment)
+	return max(head-min(tailBack, head&inSegment), min(first-1, head))
 }
 
 // followLog adds the events that this process has appended, or reads on to the end of the log, while anybody follows it.
@@ -590,11 +591,11 @@ func (s *Service) followLog(ctx context.Context) error {
 		}
 		reached = max(reached, head)
 		if head == 0 {
-			_, end, err := s.Bounds(ctx)
+			first, end, err := s.Bounds(ctx)
 			if err != nil {
 				return err
 			}
-			s.tail.begin(tailStart(end))
+			s.tail.begin(tailStart(first, end))
 			continue
 		}
 		if isFirst {
@@ -614,6 +615,9 @@ func (s *Service) followLog(ctx context.Context) error {
 		}
 		if p.gap != nil || !s.tail.isOf(p.origin) { // those who follow have to be told of the gap, or must not get events that were lost: they read the database
 			s.tail.restart()
+			if p.gap != nil { // no further gap is known after its end, so that each round gets on
+				s.tail.begin(p.gap.Until)
+			}
 			continue
 		}
 		entries := make([]*Entry, len(p.events))
