@@ -734,7 +734,8 @@ begin
 end
 $func$;
 
--- How long until the next event of _queue that is not claimable yet becomes claimable, at most an hour. Null if there is none.
+-- How long until the next event of _queue that is not claimable yet becomes claimable, at most an hour. Null if there is none, and while the queue is
+-- paused: whoever resumes it wakes its claims.
 create or replace function agent_service.next_vt(_queue text default 'default')
 returns interval
 language plpgsql volatile
@@ -749,6 +750,9 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
 begin
+  if exists (select from agent.queue q where q.name = _queue and q.paused) then
+    return null;
+  end if;
   return
   ( select least(min(n.vt) - _now, agent_private.next_wake(_queue) - _now, interval '1 hour')
     from agent_private.list_lanes(_queue) as l
