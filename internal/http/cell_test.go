@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/http/problem"
@@ -370,5 +371,85 @@ func TestQueueIsPlacedOnceByWhoeverUsesItFirst(t *testing.T) {
 		if got := place(queue, 5); !slices.Equal(got, []int{0}) {
 			t.Errorf("%s is placed on %v", queue, got)
 		}
+	}
+}
+
+func TestKeyOfAHostileCopyCanBeChangedRotatedAndRevoked(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.adminKey())
+	const path = "/keys/k3x7q2ac"
+	put := func(copied string) putKeyCopy {
+		t.Helper()
+		return decode[putKeyCopiesResponse](admin.call("PUT", "/cell/keys", `{"keys":[`+copied+`]}`).want(http.StatusOK)).Keys[0]
+	}
+	with := func(member, value string) string {
+		return regexp.MustCompile(`"`+member+`":("[^"]*"|\[[^]]*\]|[0-9a-z]+)`).ReplaceAllString(keyCopy, `"`+member+`":`+value)
+	}
+	for member, values := range map[string][]string{
+		"version": {"9223372036854775807", "9007199254740992", "0", "-1"}, "created_at": {`"294276-12-31T23:59:59Z"`, `"0001-01-01T00:00:00Z"`}, "updated_at": {`"infinity"`, `"9999-01-01T00:00:00Z"`},
+		"expires_at": {`"10000-01-01T00:00:00Z"`},
+	} {
+		for _, value := range values {
+			got := put(with(member, value))
+			if got.Result != "refused" || got.Code != "validation_failed" || !strings.HasPrefix(got.Detail, member+": ") {
+				t.Errorf("a copy with the %s %s: %+v", member, value, got)
+			}
+			admin.call("GET", path, "").wantProblem(problem.KeyNotFound)
+		}
+	}
+	if got := put(with("version", "9007199254740991")); got.Result != "applied" {
+		t.Fatalf("a copy with the greatest version: %+v", got)
+	}
+	for _, version := range []string{"9007199254740991", "9223372036854775807"} {
+		h.sql(`update agent.api_key set version = $1::text::int8 where id = 'k3x7q2ac'`, version)
+		etag := admin.call("GET", path, "").want(http.StatusOK).header.Get("Etag")
+		if etag != `"`+version+`"` {
+			t.Errorf("the version is %s, want %s", etag, version)
+		}
+		admin.with("If-Match", etag).call("PATCH", path, `{"name":"of `+version+`"}`).want(http.StatusOK)
+		h.sql(`update agent.api_key set version = $1::text::int8 where id = 'k3x7q2ac'`, version)
+		admin.call("POST", path+"/rotate", `{"grace":"0s"}`).want(http.StatusOK)
+		h.sql(`update agent.api_key set version = $1::text::int8, updated_at = '294276-12-31' where id = 'k3x7q2ac'`, version)
+		admin.call("GET", "/keys", "").want(http.StatusOK)
+	}
+	admin.call("DELETE", path, "").want(http.StatusNoContent)
+	if got := decode[keyBody](admin.call("GET", path, "").want(http.StatusOK)); got.Status != "revoked" || got.RevokedAt == nil || got.Version != 1<<53-1 {
+		t.Errorf("the key is %+v", got)
+	}
+	if put(with("version", "9007199254740991")); decode[keyBody](admin.call("GET", path, "").want(http.StatusOK)).Status != "revoked" {
+		t.Error("a copy has brought the key back")
+	}
+}
+
+func TestTimesOfSecretsInTheCopyOfAQueueAreBounded(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	from, to := setup(t), setupWith(t, settings{cell: inCell(3)})
+	from.call("PUT", "/queues/mail/push", `{"url":"https://example.com/in"}`).want(http.StatusCreated)
+	from.call("POST", "/queues/mail/push/secret", `{"keep":"8760h"}`).want(http.StatusOK)
+	copied := from.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body
+	before := to.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body
+	for member, values := range map[string][]string{
+		"live_until": {"infinity", "294276-12-31T23:59:59", "1999-12-31T23:59:59", time.Now().Add(367 * 24 * time.Hour).UTC().Format("2006-01-02T15:04:05")},
+		"created_at": {"infinity", "-infinity", "294276-12-31T23:59:59", "0001-01-01T00:00:00", time.Now().Add(25 * time.Hour).UTC().Format("2006-01-02T15:04:05")},
+	} {
+		for _, value := range values {
+			hostile := regexp.MustCompile(`"`+member+`": ?"[^"]*"`).ReplaceAllString(copied, `"`+member+`":"`+value+`"`)
+			if hostile == copied {
+				t.Fatalf("there is no %s in %s", member, copied)
+			}
+			if got := to.call("PUT", "/cell/queues/mail", hostile).wantProblem(problem.ValidationFailed); !strings.Contains(got.Detail, member) {
+				t.Errorf("a secret with the %s %s: %+v", member, value, got)
+			}
+			if got := to.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body; got != before {
+				t.Errorf("a copy that was refused has set %s", got)
+			}
+		}
+	}
+	to.call("PUT", "/cell/queues/mail", copied).want(http.StatusOK)
+	if got := to.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body; got != copied {
+		t.Errorf("the cells differ:\n%s\n%s", copied, got)
 	}
 }

@@ -87,7 +87,8 @@ begin
   end if;
   update agent.api_key k
   set name = _key.name, scopes = _key.scopes, queues = _key.queues, topics = _key.topics, expires_at = _key.expires_at
-  , rate_per_second = _key.rate_per_second, rate_burst = _key.rate_burst, version = k.version + 1, updated_at = clock_timestamp()
+  , rate_per_second = _key.rate_per_second, rate_burst = _key.rate_burst
+  , version = agent_private.next_copied_version(k.version), updated_at = agent_private.next_copied_time(k.updated_at)
   where k.id = _id
   returning k.* into _key;
   perform agent_private.check_admin_left(_before);
@@ -116,7 +117,8 @@ begin
   end if;
   update agent.api_key k
   set hash = _hash, verifier = _verifier, previous_hash = k.hash, previous_verifier = k.verifier
-  , previous_until = agent_private.add_utc(clock_timestamp(), _grace), version = k.version + 1, updated_at = clock_timestamp()
+  , previous_until = agent_private.add_utc(clock_timestamp(), _grace)
+  , version = agent_private.next_copied_version(k.version), updated_at = agent_private.next_copied_time(k.updated_at)
   where k.id = _id
   returning k.* into _key;
   perform agent_private.record_audit('key.rotate', _id, jsonb_build_object('previous_until', _key.previous_until));
@@ -138,7 +140,8 @@ begin
     return;
   end if;
   update agent.api_key k
-  set revoked_at = clock_timestamp(), version = k.version + 1, updated_at = clock_timestamp()
+  set revoked_at = clock_timestamp()
+  , version = agent_private.next_copied_version(k.version), updated_at = agent_private.next_copied_time(k.updated_at)
   where k.id = _id;
   perform agent_private.check_admin_left(_key);
   delete from agent_private.session s where s.key_id = _id;

@@ -651,7 +651,8 @@ begin
   );
   delete from agent.push_secret s where s.queue = _queue;
   insert into agent.push_secret (queue, secret, created_at, live_until)
-  select _queue, decode(s.s ->> 'secret', 'hex'), (s.s ->> 'created_at')::timestamp at time zone 'UTC', (s.s ->> 'live_until')::timestamp at time zone 'UTC'
+  select _queue, decode(s.s ->> 'secret', 'hex'), agent_private.copied_time(s.s, 'created_at')
+  , agent_private.copied_time(s.s, 'live_until', agent_private.longest_grace())
   from jsonb_array_elements(_push -> 'secrets') with ordinality as s (s, n)
   order by s.n desc;
   update agent.push p set version = p.version + 1 where p.queue = _queue; -- so that those who push read its secrets
@@ -688,6 +689,93 @@ begin
     exit when _queue is null;
     return next _queue;
   end loop;
+end
+$func$;
+
+-- Versions and times of copies. They come from other databases and from callers, and later changes are compared
+-- with them, so they have bounds: a version that cannot grow, or a time that never comes, would keep all later
+-- changes away. A stored version beyond the bounds counts as the nearest one, a stored time as the earliest.
+
+-- The greatest version of a copy: the greatest integer that JSON carries everywhere.
+create or replace function agent_private.max_copied_version()
+returns int8
+language sql immutable parallel safe
+return 9007199254740991;
+
+-- The nearest version that a copy may have.
+create or replace function agent_private.bounded_version(_version int8)
+returns int8
+language sql immutable parallel safe
+return least(greatest(_version, 1), agent_private.max_copied_version());
+
+-- The version after _version of what is copied. After the greatest one it is the same: updated_at orders the states then.
+create or replace function agent_private.next_copied_version(_version int8)
+returns int8
+language sql immutable parallel safe
+return agent_private.bounded_version(least(_version, agent_private.max_copied_version() - 1) + 1);
+
+-- How far ahead the end of a secret may be that a rotation has replaced: 365 days, and one more as clocks differ.
+create or replace function agent_private.longest_grace()
+returns interval
+language sql immutable parallel safe
+return interval '366 days';
+
+-- Whether a copy may have this time: it is at most _ahead of the clock, which is behind those of other cells.
+create or replace function agent_private.is_copied_time(_at timestamptz, _ahead interval default interval '1 day')
+returns boolean
+language sql volatile
+return coalesce(_at between timestamptz '2000-01-01 00:00+00' and agent_private.add_utc(clock_timestamp(), _ahead), false);
+
+-- A time that a copy may have: this one, or else the earliest.
+create or replace function agent_private.bounded_copied_time(_at timestamptz, _ahead interval default interval '1 day')
+returns timestamptz
+language sql volatile
+return case when agent_private.is_copied_time(_at, _ahead) then _at else timestamptz '2000-01-01 00:00+00' end;
+
+-- The time of a change of what is copied, after one at _before: a later one, also if the clock was ahead then.
+create or replace function agent_private.next_copied_time(_before timestamptz)
+returns timestamptz
+language sql volatile
+return case
+  when agent_private.is_copied_time(_before) then greatest(clock_timestamp(), _before + interval '1 microsecond')
+  else clock_timestamp()
+end;
+
+-- Raises QD003 unless the version of a copy is there and within the bounds.
+create or replace function agent_private.check_copied_version(_copy jsonb)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _version text = _copy ->> 'version';
+begin
+  if coalesce(_version !~ '^[0-9]{1,16}$', true) or _version::int8 not between 1 and agent_private.max_copied_version() then
+    perform agent_private.raise_invalid('version', format('must be an integer of 1 to %s', agent_private.max_copied_version()));
+  end if;
+end
+$func$;
+
+-- A time of a copy, at most _ahead of the clock; null if it is not there. A text without a zone is in UTC. Raises QD003.
+create or replace function agent_private.copied_time(_copy jsonb, _name text, _ahead interval default interval '1 day')
+returns timestamptz
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+set intervalstyle to 'postgres'
+as $func$
+declare
+  _at timestamptz;
+begin
+  begin
+    _at = (_copy ->> _name)::timestamptz;
+  exception when data_exception then
+    perform agent_private.raise_invalid(_name, 'must be a time');
+  end;
+  if _at is not null and not agent_private.is_copied_time(_at, _ahead) then
+    perform agent_private.raise_invalid(_name, format('must be from 2000-01-01 to %s from now', _ahead));
+  end if;
+  return _at;
 end
 $func$;
 
@@ -733,7 +821,8 @@ $func$;
 -- Puts copies of keys on this cell, and returns what became of each, in the order given: applied; unchanged, when it is here as new or newer; deleted, when it was
 -- deleted here and stays so; or refused, with the SQLSTATE and the reason. Of two states of a key that of the greater version counts, and of the same version the one that was changed later; a key that was
 -- revoked stays revoked, and one that was deleted deleted, whatever comes after that. So copies may come in any order, and more than once, and the same is here at
--- the end. A copy is refused when no live admin key would be left: put it again when another one is here. With _is_first it has to be the first key ever: raises
+-- the end. Versions and times are bounded: a copy beyond that is refused, but that of a revoked key is brought within. A revocation and a deletion hold whatever the versions are.
+-- A copy is refused when no live admin key would be left: put it again when another one is here. With _is_first it has to be the first key ever: raises
 -- QD032 if there has been one, and QD031 if there is no live admin key then, and nothing is done. For the service.
 create or replace function agent_service.put_key_copies(_copies jsonb, _is_first boolean default false)
 returns table (id text, result text, state text, reason text)
@@ -794,7 +883,9 @@ as $func$
 declare
   _id text = _copy ->> 'id';
   _before agent.api_key;
+  _bounded agent.api_key;
   _key agent.api_key;
+  _members jsonb;
   _exists boolean;
   _unknown text;
 begin
@@ -819,28 +910,38 @@ begin
     return false;
   end if;
 
-  for _unknown in select c from jsonb_object_keys(_copy) c where not agent_private.key_copy(_before) ? c loop
+  _members = agent_private.key_copy(_before);
+  for _unknown in select c from jsonb_object_keys(_copy) c where not _members ? c loop
     perform agent_private.raise_invalid(_unknown, 'is no member of a key');
   end loop;
+  if _copy ->> 'revoked_at' is null then -- nothing that a copy says keeps a revocation away
+    perform agent_private.check_copied_version(_copy);
+    perform agent_private.copied_time(_copy, 'created_at'), agent_private.copied_time(_copy, 'updated_at');
+    perform agent_private.copied_time(_copy, 'previous_until', agent_private.longest_grace());
+  end if;
   _key = jsonb_populate_record(null::agent.api_key, _copy - array['hash', 'verifier', 'previous_hash', 'previous_verifier']);
   _key.hash = decode(_copy ->> 'hash', 'hex');
   _key.verifier = decode(_copy ->> 'verifier', 'hex');
   _key.previous_hash = decode(_copy ->> 'previous_hash', 'hex');
   _key.previous_verifier = decode(_copy ->> 'previous_verifier', 'hex');
+  if _key.revoked_at is not null then
+    _key = agent_private.bounded_key(_key);
+  end if;
   perform agent_private.check_api_key(_key);
   if coalesce(octet_length(_key.hash) <> 32 or octet_length(_key.verifier) <> 32, true) or octet_length(_key.previous_hash) <> 32 or octet_length(_key.previous_verifier) <> 32
     or num_nulls(_key.previous_hash, _key.previous_verifier, _key.previous_until) in (1, 2)
   then
     perform agent_private.raise_invalid('hash', 'must be of 32 bytes, and so must the verifier, and those before the latest rotation, if there was one');
-  elsif num_nulls(_key.version, _key.created_at, _key.updated_at) > 0 or _key.version < 1
-    or not (isfinite(_key.created_at) and isfinite(_key.updated_at) and coalesce(isfinite(_key.revoked_at) and isfinite(_key.previous_until), true))
-  then
-    perform agent_private.raise_invalid('version', 'must be there, as must created_at and updated_at, with times that are finite');
+  elsif num_nulls(_copy ->> 'version', _copy ->> 'created_at', _copy ->> 'updated_at') > 0 then
+    perform agent_private.raise_invalid('version', 'must be there, as must created_at and updated_at');
+  elsif _key.expires_at <> agent_private.bounded_time(_key.expires_at) then
+    perform agent_private.raise_invalid('expires_at', 'must be in the years 1 to 9999');
   end if;
 
   if _exists then
     -- The same order everywhere, also of states that a failover has made out of one version.
-    if (_before.version, _before.updated_at, (agent_private.key_copy(_before) - 'revoked_at')::text collate "C")
+    _bounded = agent_private.bounded_key(_before);
+    if (_bounded.version, _bounded.updated_at, (_members - 'revoked_at')::text collate "C")
       >= (_key.version, _key.updated_at, (agent_private.key_copy(_key) - 'revoked_at')::text collate "C")
     then
       _key.revoked_at = least(_before.revoked_at, _key.revoked_at);
@@ -877,20 +978,47 @@ begin
 end
 $func$;
 
--- A key as cells exchange it: everything but when it was used last, which each cell knows for itself.
+-- A key with its version and its times within the bounds of copies. It stays revoked. The text before its latest
+-- rotation is accepted no more if the end of that is beyond them.
+create or replace function agent_private.bounded_key(_key agent.api_key)
+returns agent.api_key
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  _key.version = agent_private.bounded_version(_key.version);
+  _key.created_at = agent_private.bounded_copied_time(_key.created_at);
+  _key.updated_at = agent_private.bounded_copied_time(_key.updated_at);
+  if _key.revoked_at is not null then
+    _key.revoked_at = agent_private.bounded_copied_time(least(_key.revoked_at, clock_timestamp()));
+  end if;
+  if _key.previous_until is not null then
+    _key.previous_until = agent_private.bounded_copied_time(_key.previous_until, agent_private.longest_grace());
+  end if;
+  if _key.expires_at is not null then
+    _key.expires_at = agent_private.bounded_time(_key.expires_at);
+  end if;
+  return _key;
+end
+$func$;
+
+-- A key as cells exchange it, within the bounds of copies: everything but when it was used last, which each cell knows for itself.
 create or replace function agent_private.key_copy(_key agent.api_key)
 returns jsonb
-language sql stable
+language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set timezone to 'UTC'
 as $func$
-  select jsonb_build_object
+begin
+  _key = agent_private.bounded_key(_key);
+  return jsonb_build_object
   ( 'id', _key.id, 'name', _key.name, 'scopes', _key.scopes, 'queues', _key.queues, 'topics', _key.topics
   , 'rate_per_second', _key.rate_per_second, 'rate_burst', _key.rate_burst
   , 'hash', encode(_key.hash, 'hex'), 'verifier', encode(_key.verifier, 'hex')
   , 'previous_hash', encode(_key.previous_hash, 'hex'), 'previous_verifier', encode(_key.previous_verifier, 'hex'), 'previous_until', _key.previous_until
   , 'expires_at', _key.expires_at, 'revoked_at', _key.revoked_at, 'version', _key.version, 'created_at', _key.created_at, 'updated_at', _key.updated_at
-  )
+  );
+end
 $func$;
 
 -- The number of a change of keys: greater than those before it, in the order of commits, as the row of their version is locked until the end of the transaction.
