@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -236,5 +237,134 @@ func TestWhoWaitsForChangesOfOwnersIsToldAtOnce(t *testing.T) {
 		if page, err := home.OwnerCopies(t.Context(), schedule.OwnerCopiesParams{After: mark}); err != nil || !page.IsComplete || len(page.Copies) != 1 {
 			t.Errorf("after the mark %q: %+v, %v", mark, page, err)
 		}
+	}
+}
+
+func TestVersionsAndTimesOfCopiesOfOwnersAreBounded(t *testing.T) {
+	t.Parallel()
+	cell := setup(t)
+	inJSON := func(at time.Time) string { return at.UTC().Format(`"2006-01-02T15:04:05.999999Z"`) }
+	now := time.Now()
+	n := 0
+	for name, values := range map[string]map[string]bool{ // whether each is taken
+		"version": {
+			`-1`: false, `0`: false, `null`: false, `1`: true, `9007199254740991`: true, `9007199254740992`: false, `9223372036854775807`: false, `9223372036854775808`: false, `1.5`: false,
+		},
+		"created_at": {
+			`null`: false, `"1999-12-31T23:59:59.999999Z"`: false, `"2000-01-01T00:00:00Z"`: true, inJSON(now.Add(23 * time.Hour)): true, inJSON(now.Add(25 * time.Hour)): false,
+			`"294276-12-31T23:59:59Z"`: false, `"infinity"`: false, `"-infinity"`: false,
+		},
+		"updated_at": {
+			`null`: false, `"1999-12-31T23:59:59.999999Z"`: false, `"2000-01-01T00:00:00Z"`: true, inJSON(now.Add(23 * time.Hour)): true, inJSON(now.Add(25 * time.Hour)): false,
+			`"294276-12-31T23:59:59Z"`: false, `"infinity"`: false, `"-infinity"`: false,
+		},
+	} {
+		for value, isTaken := range values {
+			n++
+			members := map[string]string{"version": `5`, "created_at": `"2026-01-01T00:00:00Z"`, "updated_at": `"2026-01-01T00:00:00Z"`}
+			members[name] = value
+			copied := fmt.Sprintf(`{"id":"o%d","timezone":"UTC","attributes":{},"version":%s,"created_at":%s,"updated_at":%s}`, n, members["version"], members["created_at"], members["updated_at"])
+			found, err := cell.PutOwnerCopies(t.Context(), []json.RawMessage{json.RawMessage(copied)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if isTaken != (found[0].Result == "applied") || !isTaken && (found[0].Result != "refused" || !strings.Contains(found[0].Reason, name)) {
+				t.Errorf("a copy with the %s %s was %s: %s", name, value, found[0].Result, found[0].Reason)
+			}
+			if _, err := cell.GetOwner(t.Context(), fmt.Sprintf("o%d", n)); isTaken != (err == nil) {
+				t.Errorf("a copy with the %s %s: %v", name, value, err)
+			}
+		}
+	}
+	for version, want := range map[string]string{`9007199254740992`: "x refused", `9223372036854775807`: "x refused", `0`: "x refused", `9007199254740991`: "x unchanged"} {
+		if got := cell.putCopies(t, json.RawMessage(`{"id":"x","deleted":true,"version":`+version+`}`)); got != want {
+			t.Errorf("a deletion of the version %s: %s, want %s", version, got, want)
+		}
+	}
+}
+
+func TestOwnerOfAnyStoredVersionCanBeChangedAndDeleted(t *testing.T) {
+	t.Parallel()
+	for _, stored := range []string{
+		`version = 9223372036854775807`,
+		`version = 9007199254740991`,
+		`version = 9007199254740991, updated_at = now() + interval '23 hours'`,
+		`version = 9223372036854775807, created_at = '294276-12-31', updated_at = '294276-12-31'`,
+	} {
+		t.Run(stored, func(t *testing.T) {
+			t.Parallel()
+			home, cell := setup(t), setup(t)
+			exchange := func() { // around, twice
+				t.Helper()
+				for range 2 {
+					for _, way := range [][2]environment{{home, cell}, {cell, home}} {
+						_, mark := way[0].copies(t, "")
+						epoch, _, _ := strings.Cut(mark, "/")
+						copies, _ := way[0].copies(t, epoch+"/1:1:") // with those that were deleted
+						way[1].putCopies(t, copies...)
+					}
+				}
+				if a, b := home.owners(t), cell.owners(t); a != b {
+					t.Fatalf("home has\n%s\nand the cell\n%s", a, b)
+				}
+			}
+			home.putOwner(t, "ada", "Europe/Berlin")
+			exchange()
+			for _, env := range []environment{home, cell} {
+				if _, err := env.sql.Exec(t.Context(), `update agent.owner set `+stored); err != nil {
+					t.Fatal(err)
+				}
+			}
+			hostile, _ := cell.copies(t, "")
+			exchange()
+			daily := cell.create(t, schedule.Spec{Cron: "0 12 * * *", Owner: "ada"})
+			for _, zone := range []string{"Asia/Tokyo", "UTC"} {
+				home.putOwner(t, "ada", zone)
+				exchange()
+				if o, err := cell.GetOwner(t.Context(), "ada"); err != nil || o.Timezone != zone {
+					t.Fatalf("after a change at home the cell has %+v, %v", o, err)
+				}
+				cell.putCopies(t, hostile...)
+				exchange()
+			}
+			if _, err := home.DeleteOwner(t.Context(), "ada", nil); err != nil {
+				t.Fatal(err)
+			}
+			exchange()
+			cell.putCopies(t, hostile...)
+			home.putCopies(t, hostile...)
+			exchange()
+			if s := cell.get(t, daily.ID); s.NextAt != nil {
+				t.Errorf("a schedule of an owner that was deleted comes at %v", s.NextAt)
+			}
+			// A new one could not be told from that of before: its copies would be taken for those of before.
+			if _, err := home.PutOwner(t.Context(), schedule.PutOwnerParams{ID: "ada", Timezone: "UTC"}); !errors.As(err, new(*schedule.InvalidError)) {
+				t.Errorf("putting it again: %v", err)
+			}
+		})
+	}
+}
+
+func TestOwnerThatWasDeletedAtAnyStoredVersionStaysSo(t *testing.T) {
+	t.Parallel()
+	home, cell := setup(t), setup(t)
+	home.putOwner(t, "ada", "UTC")
+	copies, _ := home.copies(t, "")
+	cell.putCopies(t, copies...)
+	if _, err := home.DeleteOwner(t.Context(), "ada", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := home.sql.Exec(t.Context(), `update agent_private.owner_change set version = 9223372036854775807`); err != nil {
+		t.Fatal(err)
+	}
+	found, err := home.PutOwnerCopies(t.Context(), copies)
+	if err != nil || found[0].Result != "deleted" || found[0].Version != 1<<53-1 {
+		t.Fatalf("got %+v, %v", found, err)
+	}
+	if got := cell.putCopies(t, json.RawMessage(fmt.Sprintf(`{"id":"ada","deleted":true,"version":%d}`, found[0].Version))); got != "ada applied" {
+		t.Errorf("got %s", got)
+	}
+	if _, err := home.PutOwner(t.Context(), schedule.PutOwnerParams{ID: "ada", Timezone: "UTC"}); !errors.As(err, new(*schedule.InvalidError)) {
+		t.Errorf("putting it again: %v", err)
 	}
 }

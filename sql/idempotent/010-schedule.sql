@@ -29,13 +29,21 @@ begin
   end if;
   perform agent_private.check_json('attributes', _attributes);
   select o.* into _before from agent.owner o where o.id = _id for update;
+  if not found and exists
+    ( select from agent_private.owner_change c
+      where c.id = _id and c.is_deleted and c.version >= agent_private.max_copied_version()
+    )
+  then
+    perform agent_private.raise_invalid('id', 'was deleted at the greatest version that there is: use another id');
+  end if;
   perform agent_private.watch_zone(_timezone);
 
   insert into agent.owner as o (id, timezone, attributes)
   select _id, _timezone, _attributes
   where _before.id is not null or (_if_versions is null and not _if_exists)
   on conflict on constraint owner_pkey do update
-  set timezone = excluded.timezone, attributes = excluded.attributes, version = o.version + 1, updated_at = now()
+  set timezone = excluded.timezone, attributes = excluded.attributes
+  , version = agent_private.next_copied_version(o.version), updated_at = agent_private.next_copied_time(o.updated_at)
   where _if_versions is null or o.version = any(_if_versions)
   returning o.* into _owner;
   if _owner.id is null then

@@ -19,7 +19,11 @@ begin
     return;
   end if;
   return query
-  select c.id, case when o.id is null then jsonb_build_object('id', c.id, 'deleted', true, 'version', c.version) else agent_private.owner_copy(o) end
+  select c.id
+  , case
+      when o.id is null then jsonb_build_object('id', c.id, 'deleted', true, 'version', agent_private.bounded_version(c.version))
+      else agent_private.owner_copy(o)
+    end
   from agent_private.owner_change c
   left join agent.owner o on o.id = c.id
   where c.transaction >= pg_snapshot_xmin(_since)::text::int8 and not pg_visible_in_snapshot(c.transaction::text::xid8, _since)
@@ -41,7 +45,7 @@ $func$;
 
 -- Puts copies of owners on this cell, as agent_service.put_key_copies() does with keys, and returns what became of each, in the order of their ids: applied, with the schedules that are
 -- to be expanded anew; unchanged; deleted, with the version; or refused, with the reason. Of two states of an owner that of the greater version counts, and of the same version the later
--- one. An owner that is deleted ends its schedules here. For the service.
+-- one. An owner that is deleted ends its schedules here. A version or a time beyond the bounds of copies is refused. For the service.
 create or replace function agent_service.put_owner_copies(_copies jsonb)
 returns table (id text, result text, reason text, version int8, unresolved int8[])
 language plpgsql volatile
@@ -91,19 +95,24 @@ declare
   _gone int8;
 begin
   unresolved = '{}';
-  _owner = jsonb_populate_record(null::agent.owner, _copy);
   if octet_length(coalesce(_id, '')) not between 1 and 255 then
     perform agent_private.raise_invalid('id', 'must be 1 to 255 bytes');
-  elsif coalesce(_owner.version < 1, true) then
-    perform agent_private.raise_invalid('version', 'must be there, and at least 1');
   end if;
+  perform agent_private.check_copied_version(_copy);
+  perform agent_private.copied_time(_copy, 'created_at'), agent_private.copied_time(_copy, 'updated_at');
+  _owner = jsonb_populate_record(null::agent.owner, _copy);
   select o.* into _before from agent.owner o where o.id = _id for update;
-  select c.version into _gone from agent_private.owner_change c where c.id = _id and c.is_deleted;
+  if found then
+    _before = agent_private.bounded_owner(_before);
+  end if;
+  select agent_private.bounded_version(c.version) into _gone from agent_private.owner_change c where c.id = _id and c.is_deleted;
   version = coalesce(_gone, _before.version);
   result = 'unchanged';
 
   if coalesce((_copy -> 'deleted')::boolean, false) then
-    if _before.version < _owner.version then
+    if _before.version < _owner.version
+      or _before.version = _owner.version and _owner.version = agent_private.max_copied_version() -- no deletion has a greater one
+    then
       perform agent_private.record_audit('owner.copy', _id, '{"deleted": true}');
       delete from agent.owner o where o.id = _id;
       perform agent_private.cancel_schedules(array(select s.id from agent.schedule s where s.owner = _id));
@@ -127,8 +136,8 @@ begin
 
   if jsonb_typeof(_owner.attributes) is distinct from 'object' then
     perform agent_private.raise_invalid('attributes', 'must be a JSON object');
-  elsif not coalesce(isfinite(_owner.created_at) and isfinite(_owner.updated_at), false) then
-    perform agent_private.raise_invalid('updated_at', 'must be there, and finite, as must created_at');
+  elsif num_nulls(_owner.created_at, _owner.updated_at) > 0 then
+    perform agent_private.raise_invalid('updated_at', 'must be there, as must created_at');
   end if;
   perform agent_private.check_json('attributes', _owner.attributes);
   perform agent_private.watch_zone(_owner.timezone);
@@ -150,17 +159,34 @@ begin
 end
 $func$;
 
--- An owner as cells exchange it.
+-- An owner with its version and its times within the bounds of copies.
+create or replace function agent_private.bounded_owner(_owner agent.owner)
+returns agent.owner
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  _owner.version = agent_private.bounded_version(_owner.version);
+  _owner.created_at = agent_private.bounded_copied_time(_owner.created_at);
+  _owner.updated_at = agent_private.bounded_copied_time(_owner.updated_at);
+  return _owner;
+end
+$func$;
+
+-- An owner as cells exchange it, within the bounds of copies.
 create or replace function agent_private.owner_copy(_owner agent.owner)
 returns jsonb
-language sql stable
+language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set timezone to 'UTC'
 as $func$
-  select jsonb_build_object
+begin
+  _owner = agent_private.bounded_owner(_owner);
+  return jsonb_build_object
   ( 'id', _owner.id, 'timezone', _owner.timezone, 'attributes', _owner.attributes, 'version', _owner.version, 'created_at', _owner.created_at
   , 'updated_at', _owner.updated_at
-  )
+  );
+end
 $func$;
 
 -- Notes a change of an owner. The version of one that was deleted only grows, and one that comes again goes on from it.
@@ -174,7 +200,11 @@ begin
   values (_id, pg_current_xact_id()::text::int8, _is_deleted, _version)
   on conflict on constraint owner_change_pkey do update
   set transaction = excluded.transaction, is_deleted = excluded.is_deleted
-  , version = case when c.is_deleted then greatest(c.version + (not excluded.is_deleted)::int4, excluded.version) else excluded.version end
+  , version = case
+      when not c.is_deleted then excluded.version
+      when excluded.is_deleted then greatest(c.version, excluded.version)
+      else greatest(agent_private.next_copied_version(c.version), excluded.version)
+    end
   where not (c.is_deleted and excluded.is_deleted and c.version >= excluded.version);
 end
 $func$;
@@ -188,7 +218,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   if tg_op = 'DELETE' then
-    perform agent_private.note_owner_change(old.id, true, old.version + 1);
+    perform agent_private.note_owner_change(old.id, true, agent_private.next_copied_version(old.version));
   else
     perform agent_private.note_owner_change(new.id, false, new.version);
   end if;
