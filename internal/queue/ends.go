@@ -13,8 +13,11 @@ import (
 )
 
 const (
-	// endInterval is the time between two looks for events that others than this process have ended, give or take a quarter.
-	endInterval = 200 * time.Millisecond
+	// endInterval is the time between two looks for events that others than this process have ended, give or take a quarter. Once all callers have
+	// waited for longer than endAge times that, it is their age divided by endAge, up to longEndInterval.
+	endInterval     = 200 * time.Millisecond
+	endAge          = 10
+	longEndInterval = time.Second
 	// endShare bounds what the looks take of a connection: the pause after one is so many times as long as it took. At endInterval, a look may
 	// take 10 ms, which is enough for some thousand events.
 	endShare = 20
@@ -31,16 +34,19 @@ type endWaits struct {
 	count   atomic.Int64  // of callers: while there are none, an ack looks no further
 	drained chan struct{} // closed when callers must not wait any more
 
+	joined    pg.Signal // a caller has come
+
 	mu        sync.Mutex
 	byID      map[int64]map[endWait]struct{}
-	isLooking bool // the goroutine runs
+	joinedAt  time.Time // when the last caller came
+	isLooking bool      // the goroutine runs
 }
 
 // An endWait receives when its event may have ended, or an error when that cannot be known. Its capacity is one: sending never blocks.
 type endWait chan error
 
 func newEndWaits(s *Service) *endWaits {
-	return &endWaits{svc: s, drained: make(chan struct{}), byID: make(map[int64]map[endWait]struct{})}
+	return &endWaits{svc: s, drained: make(chan struct{}), joined: pg.NewSignal(), byID: make(map[int64]map[endWait]struct{})}
 }
 
 // WaitEvent returns an event as Get does once it is in history, or as it is when it is not there after so long, or when the service drains. It fails as Get
@@ -93,6 +99,8 @@ func (e *endWaits) join(id int64) endWait {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.count.Add(1)
+	e.joinedAt = time.Now()
+	e.joined.Send()
 	if e.byID[id] == nil {
 		e.byID[id] = make(map[endWait]struct{}, 1)
 	}
@@ -157,6 +165,7 @@ func (e *endWaits) look() {
 	pause := pg.Jittered(endInterval)
 	for e.pause(pause) {
 		e.mu.Lock()
+		interval := min(max(endInterval, time.Since(e.joinedAt)/endAge), longEndInterval)
 		ids := make([]int64, 0, len(e.byID))
 		for id := range e.byID {
 			ids = append(ids, id)
@@ -168,7 +177,7 @@ func (e *endWaits) look() {
 		}
 		began := time.Now()
 		ended, err := e.find(ids)
-		pause = max(pg.Jittered(endInterval), min(endShare*time.Since(began), maxEndPause))
+		pause = max(pg.Jittered(interval), min(endShare*time.Since(began), maxEndPause))
 		if err == nil {
 			e.wake(ended...)
 			continue
@@ -181,15 +190,20 @@ func (e *endWaits) look() {
 	}
 }
 
-// pause pauses for d, and reports whether the looks go on.
+// pause pauses for d, or for endInterval from when a caller comes, and reports whether the looks go on.
 func (e *endWaits) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-e.drained:
-		return false
+	end := time.Now().Add(d)
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case <-e.joined:
+			timer.Reset(min(time.Until(end), pg.Jittered(endInterval)))
+		case <-e.drained:
+			return false
+		}
 	}
 }
 

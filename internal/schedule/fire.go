@@ -62,6 +62,9 @@ type firedOccurrence struct {
 // fireAll fires the schedules that are due. While they are more than fire at once, those in time do not wait for those missed, nor do the ones stop
 // when the others fail.
 func (s *Service) fireAll(ctx context.Context) error {
+	if s.isNoneDue && !s.isBehind { // unless there is a new one, which untilDue finds
+		return nil
+	}
 	var inTime error
 	if s.isBehind {
 		_, inTime = s.fire(ctx, &s.cfg.MisfireGrace)
@@ -78,6 +81,7 @@ func (s *Service) fireAll(ctx context.Context) error {
 func (s *Service) untilDue(ctx context.Context) time.Duration {
 	// Those whose time has come are forgotten.
 	maps.DeleteFunc(s.postponed, func(_ int64, until time.Time) bool { return !time.Now().Before(until) })
+	s.isNoneDue = false
 	switch {
 	case len(s.postponed) > 0:
 		return postponedPause
@@ -87,7 +91,9 @@ func (s *Service) untilDue(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
 	defer cancel()
 	var wait *time.Duration
-	if err := s.loops.QueryRow(ctx, `select agent_service.next_due()`).Scan(&wait); err != nil || wait == nil {
+	err := s.loops.QueryRow(ctx, `select agent_service.next_due()`).Scan(&wait)
+	s.isNoneDue = err == nil && (wait == nil || *wait > s.cfg.PollInterval)
+	if err != nil || wait == nil {
 		return s.cfg.PollInterval
 	}
 	return max(minPause, min(*wait, s.cfg.PollInterval))

@@ -89,6 +89,7 @@ type Service struct {
 	// The firing loop's.
 	postponed map[int64]time.Time // schedules that could not be expanded in time, and when they are tried again
 	isBehind  bool                // more is due than fires at once
+	isNoneDue bool                // nothing is due before the next pass of fireAll, as far as is known
 }
 
 // Open returns a Service on a migrated database. It starts no loops: see Run. It fails with ErrUnavailable when the database cannot be reached.

@@ -216,6 +216,9 @@ const duePublications = 500
 
 // publishDue publishes the publications that are due.
 func (s *Service) publishDue(ctx context.Context) error {
+	if s.isNoneDue { // unless there is a new one, which untilDue finds
+		return nil
+	}
 	for {
 		var published int
 		if err := s.loops.QueryRow(ctx, `select agent_service.publish_due($1)`, duePublications).Scan(&published); err != nil {
@@ -234,7 +237,9 @@ func (s *Service) publishDue(ctx context.Context) error {
 // untilDue returns how long to wait for the next publication that is due, at most the poll interval: another process may have got one meanwhile.
 func (s *Service) untilDue(ctx context.Context) time.Duration {
 	var next *time.Duration
-	if err := s.loops.QueryRow(ctx, `select agent_service.next_publication()`).Scan(&next); err != nil || next == nil {
+	err := s.loops.QueryRow(ctx, `select agent_service.next_publication()`).Scan(&next)
+	s.isNoneDue = err == nil && (next == nil || *next > s.cfg.PollInterval)
+	if err != nil || next == nil {
 		return s.cfg.PollInterval
 	}
 	return min(max(*next, 0), s.cfg.PollInterval)

@@ -69,6 +69,8 @@ type Service struct {
 	appended pg.Signal // this service has appended to the log, and other processes have not been notified
 	delayed  pg.Signal // a publication waits that may be due first
 
+	isNoneDue bool // no publication is due before the next pass of publishDue, as far as is known; belongs to that loop
+
 	calls           *rounds.Loop  // the rounds of streams, and of reads that wait
 	follows, routes *rounds.Loop  // those within a pass of followLog, and of the router and of those that are not in step
 	catchUps        chan struct{} // has an element for each stream that reads from the database
