@@ -31,6 +31,7 @@ type call struct {
 	mayWait   bool                      // it may be held for long before it is answered, or while it is
 	client    string                    // the subject of the client's certificate; empty: none
 	ownOrigin bool                      // its Origin is that of the gateway itself
+	behalf    string                    // the id of the key in whose name it is made with the gateway's own key; empty: its caller's key is in the header
 	held      atomic.Int64              // bytes of bodies, its own and of cells' answers to parts of it, that count for Config.MaxBodyMemory
 
 	leases   *leases // in the answer to a claim that is on its way; nil: there is none
@@ -125,7 +126,7 @@ func (g *Gateway) observe(next http.Handler) http.Handler {
 		c := &call{ResponseWriter: w, id: request.ID(r), start: time.Now(), trailer: r.Trailer}
 		c.ctx = callContext{r.Context(), c}
 		r = r.WithContext(&c.ctx) //nolint:contextcheck // it inherits from the context of r
-		delete(r.Header, onBehalfHeader)
+		admitHeader(r)
 		defer g.finish(c, r)
 		defer g.bodies.release(c)
 		defer g.rescue(c, r)

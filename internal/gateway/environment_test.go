@@ -457,14 +457,20 @@ func (e *environment) request(method, path, body string, fields ...string) *http
 // call makes a call and returns the answer.
 func (e *environment) call(method, path, body string, fields ...string) answer {
 	e.t.Helper()
-	resp, err := e.client.Do(e.request(method, path, body, fields...))
+	return e.send(e.request(method, path, body, fields...))
+}
+
+// send sends a request and returns the answer.
+func (e *environment) send(req *http.Request) answer {
+	e.t.Helper()
+	resp, err := e.client.Do(req)
 	if err != nil {
-		e.t.Fatalf("%s %s: %v", method, path, err)
+		e.t.Fatalf("%s %s: %v", req.Method, req.URL, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		e.t.Fatalf("%s %s: %v", method, path, err)
+		e.t.Fatalf("%s %s: %v", req.Method, req.URL, err)
 	}
 	return answer{resp.StatusCode, resp.Header, string(text)}
 }

@@ -27,22 +27,18 @@ type part struct {
 	err  error
 }
 
-// notPassed are the fields of a request that are not part of what cells are asked: they are for one connection, for the body that the caller has sent, or for the answer as a whole.
+// notPassed are the fields of a request that are not part of what cells are asked, besides those for one connection: they are for the body that the caller has sent, or for the
+// answer as a whole.
 var notPassed = []string{
-	"Accept-Encoding", "Connection", "Content-Length", "Content-Encoding", "Expect", "Forwarded", "If-Modified-Since", "If-None-Match", "If-Range", "Keep-Alive",
-	"Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Range", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "X-Forwarded-For", "X-Forwarded-Host",
-	"X-Forwarded-Proto",
+	"Accept-Encoding", "Content-Length", "Content-Encoding", "Expect", "Forwarded", "If-Modified-Since", "If-None-Match", "If-Range", "Range", "X-Forwarded-For",
+	"X-Forwarded-Host", "X-Forwarded-Proto",
 }
 
 // partOf returns a request that is a part of r: of the same caller, with the same header but for notPassed. The path is as it is escaped in a URL; a body that is nil is
 // none.
 func (c *call) partOf(r *http.Request, method, path string, query url.Values, body []byte) *http.Request {
 	header := r.Header.Clone()
-	for _, line := range r.Header["Connection"] {
-		for name := range strings.SplitSeq(line, ",") {
-			header.Del(strings.TrimSpace(name))
-		}
-	}
+	dropConnectionFields(header)
 	for _, name := range notPassed {
 		header.Del(name)
 	}

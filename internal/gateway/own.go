@@ -66,7 +66,7 @@ func (k *callers) remove(hash [sha256.Size]byte) {
 // check has home check the caller of r, who needs one of the scopes; none: any. It fails with home's answer to one it does not know.
 func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 	given := r.Header.Get("Authorization")
-	behalf := r.Header.Get(onBehalfHeader) // of a page
+	behalf := c.behalf
 	if scheme, key, _ := strings.Cut(given, " "); behalf == "" && g.cfg.Key != "" && strings.EqualFold(scheme, "Bearer") &&
 		subtle.ConstantTimeCompare([]byte(strings.TrimLeft(key, " ")), []byte(g.cfg.Key)) == 1 {
 		return nil
@@ -99,7 +99,7 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 
 // learn asks home about the caller of r, once for all calls of it that come meanwhile, and remembers what it says.
 func (g *Gateway) learn(c *call, r *http.Request, hash [sha256.Size]byte) (caller, error) {
-	id, header, now := c.id, callerHeader(r), time.Now()                      // the call may be over before home has answered the others
+	id, header, now := c.id, callerHeader(c, r), time.Now()                   // the call may be over before home has answered the others
 	answers := g.callers.asking.DoChan(string(hash[:]), func() (any, error) { //nolint:contextcheck // it is for other calls, too
 		scopes, err := g.askCaller(id, header)
 		found := caller{scopes, now}
@@ -114,17 +114,6 @@ func (g *Gateway) learn(c *call, r *http.Request, hash [sha256.Size]byte) (calle
 	case <-r.Context().Done():
 		return caller{}, r.Context().Err()
 	}
-}
-
-// callerHeader returns the fields of a request that say who makes it, for calls of the gateway's own in its name.
-func callerHeader(r *http.Request) http.Header {
-	header := http.Header{}
-	for _, name := range []string{"Authorization", onBehalfHeader} {
-		if values := r.Header[name]; len(values) > 0 {
-			header[name] = values
-		}
-	}
-	return header
 }
 
 // askCaller returns the scopes of a caller, as home says, for all calls of it: none of them ends it.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,9 +17,6 @@ import (
 
 // Where there are several cells, the gateway serves the pages at /ui/ itself. What they show they read through the gateway's own API, without a connection, so they are of
 // all cells. Their sessions are at home; see door.go.
-
-// onBehalfHeader has the id of the key in whose name the gateway calls cells with its own. It takes it from nobody.
-const onBehalfHeader = "Queued-As"
 
 // newPages returns the handler of the pages.
 func (g *Gateway) newPages() *pages.Handler {
@@ -59,14 +57,13 @@ func (g *Gateway) callWithin(w http.ResponseWriter, r *http.Request, viewer page
 	c := &call{ResponseWriter: w, id: callOf(r.Context()).id, start: time.Now()}
 	c.ctx = callContext{context.WithValue(r.Context(), chi.RouteCtxKey, (*chi.Context)(nil)), c} // the route is not the page's
 	r = r.WithContext(&c.ctx)                                                                    //nolint:contextcheck // it inherits from the context of r
-	for _, name := range []string{"Authorization", "Cookie", "Origin", onBehalfHeader} {
+	admitHeader(r)
+	for _, name := range []string{"Authorization", "Cookie", "Origin"} {
 		delete(r.Header, name)
 	}
-	for name, values := range g.home().ownHeader() {
-		r.Header[name] = values
-	}
-	if viewer != nil && viewer.KeyID() != "" {
-		r.Header[onBehalfHeader] = []string{viewer.KeyID()}
+	if viewer != nil && !viewer.IsOpen() { // others call as anybody may
+		maps.Copy(r.Header, g.home().ownHeader())
+		c.behalf = viewer.KeyID()
 	}
 	defer func() {
 		if c.err == nil {

@@ -219,3 +219,115 @@ func TestPagesSayThatHomeDoesNotAnswer(t *testing.T) {
 		t.Errorf("a log-in: %d %s", got.status, got.body)
 	}
 }
+
+// hostileConnections are fields that have a proxy drop others, or that are for one connection alone.
+var hostileConnections = []http.Header{
+	{"Connection": {"Queued-As"}},
+	{"connection": {"queued-as"}},
+	{"CONNECTION": {"close, QUEUED-AS"}},
+	{"Connection": {"close", "keep-alive,\t Queued-As \t,"}},
+	{"Connection": {"Authorization"}},
+	{"Connection": {"Queued-As, Authorization, Cookie2, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, X-Request-Id, Accept, Host, User-Agent"}},
+	{"Connection": {"Upgrade, Queued-As"}, "Upgrade": {"h2c"}},
+	{"Connection": {"Te, Trailer, Queued-As"}, "Te": {"trailers"}},
+	{"Proxy-Connection": {"Queued-As"}, "Keep-Alive": {"Queued-As"}},
+	{"Connection": {"Queued-As"}, "Queued-As": {""}},
+	{"Queued-As": {"another"}, "queued-as": {"a third"}},
+	{"Connection": {"Authorization"}, "Authorization": {"Bearer " + gatewayKey}},
+	{"X-Forwarded-For": {"127.0.0.1"}, "Forwarded": {"for=127.0.0.1"}, "Connection": {"X-Forwarded-For"}},
+}
+
+// downloads are the paths of what pages pass on as a cell answers it.
+var downloads = []string{"audit.csv", "audit.ndjson", "events/" + idOf(0) + "/raw", "events/" + idOf(1) + "/raw", "history/download?format=csv", "history/download?format=ndjson"}
+
+// A download of a page has the rights of its viewer, whatever header the browser sends.
+func TestDownloadsHaveTheRightsOfTheViewerWhateverTheHeaderIs(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeHome(t), newFakeCell(t, 1)
+	var calls atomic.Int64
+	for _, f := range []*fakeCell{home.fakeCell, other} {
+		for _, route := range []string{"GET /audit", "GET /events/{id}/raw", "GET /history"} {
+			f.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) {
+				calls.Add(1)
+				isKnown := map[string]bool{"Authorization": true, "Queued-As": true, "X-Request-Id": true, "X-Forwarded-For": true, "X-Forwarded-Host": true, "X-Forwarded-Proto": true, "Accept": true, "User-Agent": true}
+				for name := range r.Header {
+					if !isKnown[name] {
+						t.Errorf("%s came with the field %s: %q", r.URL, name, r.Header[name])
+					}
+				}
+				if r.Header.Get("Authorization") != "Bearer "+gatewayKey || !slices.Equal(r.Header["Queued-As"], []string{viewerID}) {
+					t.Errorf("%s came with %v", r.URL, r.Header)
+					_, _ = io.WriteString(w, "everything")
+					return
+				}
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = io.WriteString(w, `{"title":"Forbidden","detail":"not for this key"}`)
+			})
+		}
+	}
+	e := setup(t, nil, home.fakeCell, other)
+	cookie, _ := e.logIn(viewerKey)
+	for _, path := range downloads {
+		for _, hostile := range append([]http.Header{nil}, hostileConnections...) {
+			req := e.request("GET", "/ui/"+path, "", cookie, "X-Of-The-Browser: 1", "Range: bytes=0-1", "If-None-Match: *", "Accept-Language: en")
+			req.Header.Del("Authorization")
+			for name, values := range hostile {
+				req.Header[name] = values
+			}
+			before := calls.Load()
+			got := e.send(req)
+			for got.status == http.StatusServiceUnavailable { // on a machine that is too busy to have home answer within its time
+				got = e.send(req)
+			}
+			if got.status != http.StatusForbidden || !strings.Contains(got.body, "not for this key") || calls.Load() == before {
+				t.Errorf("%s with %v: %d after %d calls: %.200s", path, hostile, got.status, calls.Load()-before, got.body)
+			}
+		}
+	}
+	// A field that Connection names is none: without its cookie, nobody is logged in.
+	if got := e.call("GET", "/ui/audit.csv", "", cookie, "Connection: Cookie"); got.status != http.StatusSeeOther && got.status != http.StatusServiceUnavailable {
+		t.Errorf("without the cookie: %d %s", got.status, got.body)
+	}
+}
+
+// Cells see none of the fields for one connection, and nothing that says in whose name a call is made, in headers and trailers of any call.
+func TestCellsGetNoFieldsThatAreForOneConnection(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeCell(t, 0), newFakeCell(t, 1)
+	var calls atomic.Int64
+	for _, f := range []*fakeCell{home, other} {
+		for _, route := range []string{"GET /redrives", "POST /in/{name}"} {
+			f.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) {
+				calls.Add(1)
+				_, _ = io.Copy(io.Discard, r.Body)
+				for _, name := range append([]string{"Queued-As", "X-Mine"}, connectionFields...) {
+					if r.Header[name] != nil || r.Trailer[name] != nil {
+						t.Errorf("%s came with %s: %v, trailer %v", r.URL, name, r.Header, r.Trailer)
+					}
+				}
+				if r.Trailer["Authorization"] != nil || r.Trailer["Cookie"] != nil {
+					t.Errorf("%s came with the trailer %v", r.URL, r.Trailer)
+				}
+				_, _ = io.WriteString(w, `{"redrives":[],"next":null}`)
+			})
+		}
+	}
+	e := setup(t, nil, home, other)
+	for _, hostile := range append([]http.Header{{"Connection": {"X-Mine"}, "X-Mine": {"1"}, "Proxy-Authorization": {"Basic eA=="}}}, hostileConnections...) {
+		for _, call := range []string{"GET /redrives", "POST /in/shop"} {
+			method, path, _ := strings.Cut(call, " ")
+			req := e.request(method, path, "")
+			if method == http.MethodPost {
+				req.Body, req.ContentLength = io.NopCloser(strings.NewReader("{}")), -1
+				req.Trailer = http.Header{"Queued-As": {viewerID}, "Authorization": {"Bearer x"}, "Cookie": {"a=b"}, "X-Sum": {"7"}}
+			}
+			for name, values := range hostile {
+				req.Header[name] = values
+			}
+			before := calls.Load()
+			if got := e.send(req); got.status != http.StatusOK || calls.Load() == before {
+				t.Errorf("%s with %v: %d %s", call, hostile, got.status, got.body)
+			}
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -17,9 +18,10 @@ import (
 
 // A browser opens pages of a server as people's browsers do, without a script: it keeps cookies, and follows no redirect by itself.
 type browser struct {
-	t    *testing.T
-	http *http.Client
-	base string
+	t      *testing.T
+	http   *http.Client
+	base   string
+	header http.Header // of every request, besides
 }
 
 // A pageSeen is a page as a browser has it.
@@ -115,6 +117,7 @@ func (b *browser) send(method, path string, form url.Values) *pageSeen {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		req.Header.Set("Sec-Fetch-Site", "same-origin")
 	}
+	maps.Copy(req.Header, b.header)
 	resp, err := b.http.Do(req)
 	if err != nil {
 		b.t.Fatal(err)

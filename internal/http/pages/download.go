@@ -39,11 +39,8 @@ func (h *Handler) download(from source, parameters ...string) http.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		call := v.r.Clone(v.r.Context())
-		call.URL = &url.URL{Path: path, RawQuery: query.Encode()}
-		call.RequestURI = call.URL.RequestURI()
-		call.Header.Set("Accept", "*/*")
-		call.Header.Del("Cookie")
+		call := &http.Request{Method: v.r.Method, URL: &url.URL{Path: path, RawQuery: query.Encode()}, Header: http.Header{"Accept": {"*/*"}, "User-Agent": {userAgent}}}
+		call = within(call.WithContext(v.r.Context()), v.r)
 		answer := &downloadWriter{w: w, header: make(http.Header)}
 		h.cfg.Call(answer, call, v.viewer)
 		if answer.refused != nil {

@@ -190,7 +190,7 @@ func (b *hub) render(ctx context.Context, path string, first *http.Request, view
 	ctx = context.WithValue(ctx, renderedKey{}, seen)
 	ctx = context.WithValue(ctx, chi.RouteCtxKey, chi.NewRouteContext())
 	r := first.Clone(ctx)
-	r.Method, r.URL, r.Body = http.MethodGet, target, http.NoBody
+	r.Method, r.URL, r.Body, r.Header = http.MethodGet, target, http.NoBody, make(http.Header)
 	answer := &recorder{header: make(http.Header), status: http.StatusOK}
 	b.h.mux.ServeHTTP(answer, r)
 	if seen.problem != nil {

@@ -23,7 +23,7 @@ const maxCached = 32 << 20
 // clientFor returns a client of the API that calls in the name of a viewer, from the request r.
 func (h *Handler) clientFor(r *http.Request, viewer Viewer, missing *missingCells) *client.Client {
 	c, err := client.New(client.Config{
-		URL: "http://queued.internal", RetryFor: -1, Timeout: -1, UserAgent: "queued-ui",
+		URL: "http://queued.internal", RetryFor: -1, Timeout: -1, UserAgent: userAgent,
 		HTTPClient: &http.Client{Transport: &local{h: h, origin: r, viewer: viewer, missing: missing}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	})
 	if err != nil {
@@ -71,16 +71,24 @@ func (l *local) call(r *http.Request) (resp *http.Response, err error) {
 			panic(cause)
 		}
 	}()
-	r = r.Clone(r.Context())
-	r.RequestURI, r.RemoteAddr, r.Host, r.TLS = r.URL.RequestURI(), l.origin.RemoteAddr, l.origin.Host, l.origin.TLS
-	r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.1", 1, 1
-	if r.Body == nil {
-		r.Body = http.NoBody
-	}
+	r = within(r.Clone(r.Context()), l.origin)
 	defer func() { _ = r.Body.Close() }()
 	answer := &recorder{header: make(http.Header), status: http.StatusOK}
 	l.h.cfg.Call(answer, r, l.viewer)
 	return answerOf(r, answer.status, answer.header, answer.body.Bytes()), nil
+}
+
+// userAgent is that of calls which pages make.
+const userAgent = "queued-ui"
+
+// within makes call, which a page makes, one that looks as if it had come over the connection of the request origin. It has nothing of the header of origin.
+func within(call, origin *http.Request) *http.Request {
+	call.RequestURI, call.RemoteAddr, call.Host, call.TLS = call.URL.RequestURI(), origin.RemoteAddr, origin.Host, origin.TLS
+	call.Proto, call.ProtoMajor, call.ProtoMinor = "HTTP/1.1", 1, 1
+	if call.Body == nil {
+		call.Body = http.NoBody
+	}
+	return call
 }
 
 // answerOf returns a response that is complete.
