@@ -77,6 +77,7 @@ type GatewayAdd struct {
 // Help returns the text below the usage.
 func (*GatewayAdd) Help() string {
 	return examples(`queued gateway add 2=https://c.internal:8080`) +
+		"\nThe gateway asks the URL with the key of this command whether the cell is there: use one that the cell knows, such as the QUEUED_API_KEY of all cells." +
 		"\nAll gateways use the cell within a moment, and new queues are placed there, too. It also has a cell that was drained take new queues again." +
 		"\nInserts with an idempotency key into queues on all cells go there once keys have been kept for their time (QUEUED_KEY_RETENTION), unless --keys-now is given."
 }

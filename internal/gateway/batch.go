@@ -51,7 +51,7 @@ func chooseBatch(g *Gateway, c *call, r *http.Request) error {
 		return toHome(g, c, r) // which says what is wrong with it
 	case isAtomic:
 		c.target = nil
-		if err := g.check(c, r); err != nil { // strangers are not told where queues are
+		if err := g.checkKnownCaller(c, r); err != nil { // strangers are not told where queues are
 			return err
 		}
 		return refuse(batchNotAtomic, "The queues of the events are on the cells %s, and a batch is all or nothing within one cell alone. Send atomic=false, "+

@@ -142,7 +142,7 @@ func (c *cell) look(ctx context.Context) {
 	now := time.Now()
 	before := c.state.Load()
 	if !before.usable || now.Sub(before.verified) >= verifyEvery {
-		err := c.verify(ctx)
+		err := c.verify(ctx, c.ownHeader())
 		if err == nil && !before.usable && c.prepare != nil {
 			err = c.prepare(ctx, c)
 		}
@@ -158,7 +158,7 @@ func (c *cell) look(ctx context.Context) {
 		}
 		// It is known, and cannot look at its database now: its own answers say so best.
 	}
-	err := c.ask(ctx, http.MethodGet, "/livez", nil)
+	err := c.ask(ctx, "/livez", http.Header{}, nil)
 	var timeout net.Error
 	switch {
 	case ctx.Err() != nil:
@@ -198,7 +198,7 @@ func (c *cell) use(before *state, now time.Time) {
 
 // fallBehind has no call use the cell until a later look, which prepares it anew.
 func (c *cell) fallBehind(err error) {
-	for before := c.state.Load(); before.usable && !c.leave(before, &wrongCellError{"It does not have the keys of home.", err.Error()}); {
+	for before := c.state.Load(); before.usable && !c.leave(before, &wrongCellError{why: "It does not have the keys of home.", detail: err.Error()}); {
 		before = c.state.Load()
 	}
 }
@@ -224,22 +224,25 @@ func (c *cell) leave(before *state, err error) bool {
 }
 
 // A wrongCellError is why a cell that answers is not used.
-type wrongCellError struct{ why, detail string }
+type wrongCellError struct {
+	why, detail string
+	isRefusal   bool // it refuses the key
+}
 
 func (e *wrongCellError) Error() string { return e.detail }
 
-// verify asks the cell for its number. It fails with a *wrongCellError if that is another one, or if the cell does not say.
-func (c *cell) verify(ctx context.Context) error {
+// verify asks the cell for its number, with the key in a header. It fails with a *wrongCellError if that is another one, or if the cell does not say.
+func (c *cell) verify(ctx context.Context, header http.Header) error {
 	var got struct {
 		Cell *int `json:"cell"`
 	}
-	err := c.ask(ctx, http.MethodGet, "/cell", &got)
+	err := c.ask(ctx, "/cell", header, &got)
 	var refused *answered
 	switch {
 	case errors.As(err, &refused) && (refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden):
-		return &wrongCellError{"It refuses the gateway's key.", fmt.Sprintf("it refuses the gateway's key, which has to be an admin key of every cell: %d %s", refused.status, refused.body)}
+		return &wrongCellError{"It refuses the gateway's key.", fmt.Sprintf("it refuses the gateway's key, which has to be an admin key of every cell: %d %s", refused.status, refused.body), true}
 	case errors.As(err, &refused) && refused.status < http.StatusInternalServerError:
-		return &wrongCellError{"It does not say which cell it is.", fmt.Sprintf("it does not say which cell it is: GET /cell answered %d", refused.status)}
+		return &wrongCellError{"It does not say which cell it is.", fmt.Sprintf("it does not say which cell it is: GET /cell answered %d", refused.status), false}
 	case err != nil:
 		return err
 	case got.Cell == nil || *got.Cell != c.number:
@@ -247,16 +250,16 @@ func (c *cell) verify(ctx context.Context) error {
 		if got.Cell != nil {
 			found = strconv.Itoa(*got.Cell)
 		}
-		return &wrongCellError{"Its URL leads to another cell.", "its URL leads to another cell: " + found}
+		return &wrongCellError{"Its URL leads to another cell.", "its URL leads to another cell: " + found, false}
 	}
 	return nil
 }
 
-// ask makes a call of the gateway's own, with its key, and decodes the answer into out unless that is nil. An answer other than success is an *answered.
-func (c *cell) ask(ctx context.Context, method, path string, out any) error {
+// ask asks the cell for something that it says at once, and decodes the answer into out unless that is nil. An answer other than success is an *answered.
+func (c *cell) ask(ctx context.Context, path string, header http.Header, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	return c.do(ctx, method, path, c.ownHeader(), nil, out)
+	return c.do(ctx, http.MethodGet, path, header, nil, out)
 }
 
 // ownHeader returns the header of a call of the gateway's own.

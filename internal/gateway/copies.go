@@ -328,7 +328,7 @@ func (g *Gateway) prepare(ctx context.Context, at *cell) error {
 		return nil
 	}
 	if err != nil {
-		return &wrongCellError{"It could not be given the keys of home.", fmt.Sprintf("it could not be given the keys of home: %v", err)}
+		return &wrongCellError{"It could not be given the keys of home.", fmt.Sprintf("it could not be given the keys of home: %v", err), false}
 	}
 	return nil
 }

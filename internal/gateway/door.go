@@ -19,8 +19,11 @@ import (
 )
 
 const (
-	// sessionTime is how long home's word on a session counts for what is no request of its own: a session that has ended ends here within two of these.
+	// sessionTime is how long home's word on a session counts for what is no request of its own, and no longer than until home's keys change: a session that has ended ends here
+	// within two of these.
 	sessionTime = time.Second
+	// sessionLast is how long what goes on in a session goes on while home does not answer.
+	sessionLast = 10 * time.Second
 	// maxSessions bounds the sessions that are remembered.
 	maxSessions = 10_000
 )
@@ -49,6 +52,7 @@ type session struct {
 type sessionLook struct {
 	done  chan struct{}
 	at    time.Time // when it began
+	keys  mark      // of home, as the gateway knew of it then
 	found session
 	err   error
 }
@@ -70,7 +74,7 @@ func refusal(result string, retryAfter int) error {
 
 // Admit implements pages.Door. Each request is counted at home.
 func (d *door) Admit(r *http.Request, token string) (pages.Viewer, error) {
-	look := &sessionLook{done: make(chan struct{}), at: time.Now()}
+	look := &sessionLook{done: make(chan struct{}), at: time.Now(), keys: d.g.keysMark()}
 	close(look.done)
 	look.found, look.err = d.ask(r.Context(), token, true)
 	if look.err != nil {
@@ -134,7 +138,7 @@ func (d *door) look(ctx context.Context, token string) (session, error) {
 	d.mu.Lock()
 	look := d.known[hash]
 	d.mu.Unlock()
-	if look == nil || time.Since(look.at) >= sessionTime {
+	if !d.isFresh(look) {
 		look = d.begin(ctx, hash, token)
 	}
 	select {
@@ -145,14 +149,19 @@ func (d *door) look(ctx context.Context, token string) (session, error) {
 	}
 }
 
+// isFresh reports whether a look at a session still counts; nil: there was none.
+func (d *door) isFresh(look *sessionLook) bool {
+	return look != nil && time.Since(look.at) < sessionTime && look.keys == d.g.keysMark()
+}
+
 // begin has home asked about a session, unless it is asked already.
 func (d *door) begin(ctx context.Context, hash [sha256.Size]byte, token string) *sessionLook {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if look := d.known[hash]; look != nil && time.Since(look.at) < sessionTime {
+	if look := d.known[hash]; d.isFresh(look) {
 		return look
 	}
-	look := &sessionLook{done: make(chan struct{}), at: time.Now()}
+	look := &sessionLook{done: make(chan struct{}), at: time.Now(), keys: d.g.keysMark()}
 	d.put(hash, look)
 	go func() { // others may wait for it, too; call bounds its time
 		defer close(look.done)
@@ -278,21 +287,25 @@ func (s *session) rights() rights {
 // Rights implements pages.Viewer.
 func (v *viewer) Rights() any { return v.rights() }
 
-// Watch implements pages.Viewer. While home does not answer, the session goes on.
+// Watch implements pages.Viewer. While home does not answer, the session goes on for sessionLast.
 func (v *viewer) Watch(ctx context.Context) (watched context.Context, cancel context.CancelFunc) {
 	watched, cancelWith := context.WithCancelCause(ctx)
 	go func() {
 		tick := time.NewTicker(sessionTime)
 		defer tick.Stop()
-		for {
+		for confirmed := time.Now(); ; {
 			select {
 			case <-watched.Done():
 				return
 			case <-tick.C:
 			}
-			found, err := v.door.look(watched, v.token)
-			if err == nil && found.rights() != v.rights() {
+			switch found, err := v.door.look(watched, v.token); {
+			case err == nil && found.rights() != v.rights():
 				cancelWith(pages.ErrUnauthorized)
+			case err == nil:
+				confirmed = time.Now()
+			case time.Since(confirmed) >= sessionLast:
+				cancelWith(err)
 			}
 		}
 	}()

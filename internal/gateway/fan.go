@@ -323,7 +323,7 @@ func (g *Gateway) checkBeside(c *call, r *http.Request, queue string, cells []*c
 	if !isQueue(queue) {
 		return nil
 	}
-	if err := g.check(c, r); err != nil { // strangers are not told where queues are
+	if err := g.checkKnownCaller(c, r); err != nil { // strangers are not told where queues are
 		return err
 	}
 	p, err := g.placed(queue)

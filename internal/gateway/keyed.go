@@ -66,7 +66,7 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []insert
 	if len(sets) == 0 {
 		return cells, errs
 	}
-	if err := g.check(c, r); err != nil { // who is not known must leave no keys
+	if err := g.checkKnownCaller(c, r); err != nil { // who is not known must leave no keys
 		fail(err)
 		return cells, errs
 	}

@@ -114,7 +114,7 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := g.check(c, r, "admin"); err != nil { // only for who may send the gateway's key somewhere
+	if err := g.admit(c, r, "admin"); err != nil { // only for who may have the gateway ask URLs
 		return err
 	}
 	var members struct {
@@ -138,12 +138,20 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 	}
 	at := newCell(&g.cfg, number, base, g.drain) //nolint:contextcheck // calls of it have contexts of their own
 	defer at.transport.CloseIdleConnections()
-	err = at.verify(r.Context())
+	at.key = "" // the gateway's own key is for cells that are listed: who knows who answers at this URL
+	header := http.Header{}
+	if c.behalf == "" {
+		header = callerHeader(c, r)
+	}
+	err = at.verify(r.Context(), header)
 	switch wrong, isWrong := errors.AsType[*wrongCellError](err); {
 	case err == nil:
 		return nil
 	case r.Context().Err() != nil:
 		return context.Cause(r.Context())
+	case isWrong && wrong.isRefusal:
+		return refuse(validationFailed, "#/url: what answers there refuses the key of this call, with which it was asked whether it is cell %d. Make the call with a key that the cell knows, "+
+			"such as the QUEUED_API_KEY that all cells share.", number)
 	case isWrong:
 		return refuse(validationFailed, "#/url: a cell answers there that cannot be cell %d: %s.", number, wrong.detail)
 	}
@@ -171,7 +179,7 @@ func (g *Gateway) checkUnused(c *call, r *http.Request) error {
 	if at == nil || at.turns.Load() == nil {
 		return nil
 	}
-	if err := g.check(c, r, "admin"); err != nil {
+	if err := g.admit(c, r, "admin"); err != nil {
 		return err
 	}
 	if placed, before := g.placements.count(number); placed+before > 0 {

@@ -3,9 +3,9 @@ package gateway
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"runtime"
 	"slices"
@@ -17,26 +17,27 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// How long home's word on a caller counts, for the calls that the gateway answers itself.
+// How long home's word on a caller counts for calls that cells answer, and check again: it ends with a change of home's keys, too. For those that the gateway answers itself
+// it does not count at all: see admit.
 const (
-	callerTime = time.Minute // while home can be asked
-	callerLast = time.Hour   // while it cannot
+	callerTime = time.Minute     // while home can be asked
+	callerLast = 5 * time.Minute // while it cannot
 	maxCallers = 1000
 )
 
 // callers are those that home knows.
 type callers struct {
 	stopping atomic.Bool        // /readyz says that the gateway stops
-	asking   singleflight.Group // of home about one caller, by the hash: for all calls of it that come meanwhile
+	asking   singleflight.Group // of home about one caller, by the hash and the mark: for all calls of it that come meanwhile
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]caller // by the hash of Authorization, and of the key that it calls for
 }
 
-// A caller is what home says of one.
+// A caller is one that home has known.
 type caller struct {
-	scopes []string
-	at     time.Time
+	at   time.Time
+	keys mark // of home, as the gateway knew of it then
 }
 
 func newCallers() *callers { return &callers{known: make(map[[sha256.Size]byte]caller)} }
@@ -63,33 +64,34 @@ func (k *callers) remove(hash [sha256.Size]byte) {
 	delete(k.known, hash)
 }
 
-// check has home check the caller of r, who needs one of the scopes; none: any. It fails with home's answer to one it does not know.
-func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
-	given := r.Header.Get("Authorization")
-	behalf := c.behalf
-	if scheme, key, _ := strings.Cut(given, " "); behalf == "" && g.cfg.Key != "" && strings.EqualFold(scheme, "Bearer") &&
-		subtle.ConstantTimeCompare([]byte(strings.TrimLeft(key, " ")), []byte(g.cfg.Key)) == 1 {
-		return nil
+// keysMark is how far changes of home's keys are known: what was found out under another one may be wrong.
+func (g *Gateway) keysMark() mark {
+	if m := g.keys.home.Load(); m != nil {
+		return *m
 	}
-	hash := sha256.Sum256([]byte(given + "\n" + behalf))
-	now := time.Now()
-	found, isKnown := g.callers.get(hash)
-	if !isKnown || now.Sub(found.at) > callerTime {
-		fresh, err := g.learn(c, r, hash)
-		var refused *answered
-		switch {
-		case err == nil:
-			found = fresh
-		case errors.As(err, &refused) && refused.status < http.StatusInternalServerError:
-			g.callers.remove(hash)
-			return refused
-		case r.Context().Err() != nil:
-			return r.Context().Err()
-		case !isKnown || now.Sub(found.at) > callerLast:
-			return away(home, "Home, cell 0, which knows the callers, does not answer. Retry.", err)
-		}
+	return mark{}
+}
+
+// admit has home check the caller of r at this moment, who needs one of the scopes; none: any. It is for calls that the gateway answers itself. It fails with home's answer to one that it does not
+// know, and with a *problem if home does not answer.
+func (g *Gateway) admit(c *call, r *http.Request, scopes ...string) error {
+	req := c.partOf(r, http.MethodGet, "/keys/self", nil, nil)
+	req.Header = callerHeader(c, r)
+	req.Header["X-Request-Id"] = []string{c.id}
+	body, err := g.success(c, g.ask(r.Context(), c, g.home(), req))
+	switch refused, isAnswer := errors.AsType[*answered](err); {
+	case isAnswer && refused.status >= http.StatusInternalServerError:
+		return unknownCaller(err)
+	case err != nil:
+		return err
 	}
-	if len(scopes) > 0 && !slices.ContainsFunc(scopes, func(scope string) bool { return slices.Contains(found.scopes, scope) }) {
+	var self struct {
+		Scopes []string `json:"scopes"`
+	}
+	if err := json.Unmarshal(body, &self); err != nil {
+		return fmt.Errorf("GET /keys/self: %w", err)
+	}
+	if len(scopes) > 0 && !slices.ContainsFunc(scopes, func(scope string) bool { return slices.Contains(self.Scopes, scope) }) {
 		p := refuse(forbidden, "The call needs a key with the scope %s.", scopes[0])
 		p.required = &requirement{scopes[0]}
 		return p
@@ -97,43 +99,68 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 	return nil
 }
 
-// learn asks home about the caller of r, once for all calls of it that come meanwhile, and remembers what it says.
-func (g *Gateway) learn(c *call, r *http.Request, hash [sha256.Size]byte) (caller, error) {
-	id, header, now := c.id, callerHeader(c, r), time.Now()                   // the call may be over before home has answered the others
-	answers := g.callers.asking.DoChan(string(hash[:]), func() (any, error) { //nolint:contextcheck // it is for other calls, too
-		scopes, err := g.askCaller(id, header)
-		found := caller{scopes, now}
+// unknownCaller is the problem of a caller that home cannot be asked about. Home's own answer is no answer to the caller.
+func unknownCaller(err error) error {
+	return away(home, "Home, cell 0, which knows the callers, does not answer. Retry.", errors.New(err.Error()))
+}
+
+// checkKnownCaller makes sure that home knows the caller of r, or knew it lately: for calls that cells check, too. It fails as admit does.
+func (g *Gateway) checkKnownCaller(c *call, r *http.Request) error {
+	hash := sha256.Sum256([]byte(r.Header.Get("Authorization") + "\n" + c.behalf))
+	now, keys := time.Now(), g.keysMark()
+	found, isKnown := g.callers.get(hash)
+	isKnown = isKnown && found.keys == keys && now.Sub(found.at) <= callerLast
+	if isKnown && now.Sub(found.at) <= callerTime {
+		return nil
+	}
+	err := g.learn(c, r, hash, keys)
+	refused, isAnswer := errors.AsType[*answered](err)
+	switch {
+	case err == nil:
+		return nil
+	case isAnswer && refused.status < http.StatusInternalServerError:
+		g.callers.remove(hash)
+		return refused
+	case r.Context().Err() != nil:
+		return r.Context().Err()
+	case !isKnown:
+		return unknownCaller(err)
+	}
+	return nil
+}
+
+// learn asks home about the caller of r, once for all calls of it that come meanwhile, and remembers that home knows it.
+func (g *Gateway) learn(c *call, r *http.Request, hash [sha256.Size]byte, keys mark) error {
+	id, header, now := c.id, callerHeader(c, r), time.Now()                                    // the call may be over before home has answered the others
+	answers := g.callers.asking.DoChan(fmt.Sprintf("%x %v", hash, keys), func() (any, error) { //nolint:contextcheck // it is for other calls, too
+		err := g.askCaller(id, header)
 		if err == nil {
-			g.callers.put(hash, found)
+			g.callers.put(hash, caller{now, keys})
 		}
-		return found, err
+		return nil, err
 	})
 	select {
 	case answer := <-answers:
-		return answer.Val.(caller), answer.Err
+		return answer.Err
 	case <-r.Context().Done():
-		return caller{}, r.Context().Err()
+		return r.Context().Err()
 	}
 }
 
-// askCaller returns the scopes of a caller, as home says, for all calls of it: none of them ends it.
-func (g *Gateway) askCaller(requestID string, header http.Header) ([]string, error) {
+// askCaller asks home whether it knows a caller, for all calls of it: none of them ends it.
+func (g *Gateway) askCaller(requestID string, header http.Header) error {
 	at := g.home()
 	if !at.isUp() {
-		return nil, errAway
+		return errAway
 	}
 	if !at.calls.enter() {
-		return nil, full("Home holds as many calls as it may.")
+		return full("Home holds as many calls as it may.")
 	}
 	defer at.calls.leave()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
 	header["X-Request-Id"] = []string{requestID}
-	var self struct {
-		Scopes []string `json:"scopes"`
-	}
-	err := at.do(ctx, http.MethodGet, "/keys/self", header, nil, &self)
-	return self.Scopes, err
+	return at.do(ctx, http.MethodGet, "/keys/self", header, nil, nil)
 }
 
 // answerJSON answers with a value.
@@ -185,7 +212,7 @@ type versionResponse struct {
 
 // showVersion says what the gateway is.
 func (g *Gateway) showVersion(c *call, r *http.Request) {
-	if err := g.check(c, r); err != nil {
+	if err := g.admit(c, r); err != nil {
 		g.fail(c, r, err)
 		return
 	}
@@ -194,7 +221,7 @@ func (g *Gateway) showVersion(c *call, r *http.Request) {
 
 // showMetrics answers a scrape.
 func (g *Gateway) showMetrics(c *call, r *http.Request) {
-	if err := g.check(c, r, "metrics", "admin"); err != nil {
+	if err := g.admit(c, r, "metrics", "admin"); err != nil {
 		g.fail(c, r, err)
 		return
 	}

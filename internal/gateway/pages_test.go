@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // A fakeHome has one key that people may log in with, of the id viewerID.
@@ -329,5 +330,51 @@ func TestCellsGetNoFieldsThatAreForOneConnection(t *testing.T) {
 				t.Errorf("%s with %v: %d %s", call, hostile, got.status, got.body)
 			}
 		}
+	}
+}
+
+func TestOpenPagesEndSoonAfterHomeWentAway(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeHome(t), newFakeCell(t, 1)
+	home.answersRedrives()
+	other.answersRedrives()
+	e := setup(t, nil, home.fakeCell, other)
+	cookie, _ := e.logIn(viewerKey)
+	resp, err := e.client.Do(e.request("GET", "/ui/live?page=redrives", "", cookie, "Accept: text/event-stream"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() && lines.Text() != "event: parts" {
+	}
+	home.stop()
+	var last []string
+	for lines.Scan() {
+		if lines.Text() != "" {
+			last = append(last[max(0, len(last)-1):], lines.Text())
+		}
+	}
+	if len(last) != 2 || last[0] != "event: problem" || !strings.Contains(last[1], "Home, cell 0") || lines.Err() != nil {
+		t.Errorf("the stream ended with %q, %v", last, lines.Err())
+	}
+}
+
+func TestHomesWordOnASessionEndsWithAChangeOfItsKeys(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeHome(t), newFakeCell(t, 1)
+	e := setup(t, nil, home.fakeCell, other)
+	e.until("the keys of home are known", func() bool { return e.gateway.keysMark() != (mark{}) })
+	d := newDoor(e.gateway)
+	look := &sessionLook{at: time.Now().Add(time.Hour), keys: e.gateway.keysMark()}
+	if !d.isFresh(look) {
+		t.Error("a look does not count")
+	}
+	before := e.gateway.keysMark()
+	home.keys.change(fakeKey{ID: "k", Revoked: true})
+	e.until("the change is known", func() bool { return e.gateway.keysMark() != before })
+	if d.isFresh(look) {
+		t.Error("a look counts after a change of the keys")
 	}
 }

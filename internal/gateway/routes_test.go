@@ -90,7 +90,7 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 	fakes[0].put(placement{Queue: "gone", Cells: []int{9}})
 	e := setup(t, nil, fakes...)
 	const refused = 501
-	e.want(200, "", "GET", "/version", "") // from here on the caller is known
+	e.want(batchNotAtomic.status, "", "POST", "/events/batch", `{"events":[{"queue":"one"},{"queue":"two"}]}`) // from here on the caller is known
 	for _, test := range []struct {
 		method, path, body string
 		want               int // the cell, or a status

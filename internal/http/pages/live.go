@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/ui"
 )
@@ -290,7 +292,11 @@ func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
 	defer leave()
 	err = h.follow(ctx, v, out)
 	if ctx.Err() != nil && r.Context().Err() == nil {
-		err = out.send("ended", struct{}{})
+		if unknown, ok := errors.AsType[*client.Error](context.Cause(ctx)); ok { // the browser comes back, and asks again
+			err = out.send("problem", problemOf(unknown))
+		} else {
+			err = out.send("ended", struct{}{})
+		}
 	}
 	if err != nil && r.Context().Err() == nil {
 		h.cfg.Logger.Debug().Func(failure.Of(err)).Msg("a live page was given up: its viewer takes nothing any more")
