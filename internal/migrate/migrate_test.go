@@ -21,7 +21,7 @@ func TestMigratingTwiceLeavesTheSameCatalog(t *testing.T) {
 	db := pgtest.Empty(t).URL
 
 	first := run(t, migrate.Config{DatabaseURL: db})
-	if first.Database != "" || !first.Due() || first.Pending[0] != "incremental/001-event.sql" {
+	if first.Database != "" || !first.Due() || first.Pending[0] != "incremental/001-service.sql" {
 		t.Errorf("an empty database was found as %+v", first)
 	}
 	once := catalog(t, db)
@@ -30,7 +30,7 @@ func TestMigratingTwiceLeavesTheSameCatalog(t *testing.T) {
 	}
 
 	second := run(t, migrate.Config{DatabaseURL: db, Version: "999.0.0"})
-	if second.Database != first.Program || !second.Due() || slices.Contains(second.Pending, "incremental/001-event.sql") {
+	if second.Database != first.Program || !second.Due() || slices.Contains(second.Pending, "incremental/001-service.sql") {
 		t.Errorf("the second migration was %+v", second)
 	}
 	isVersionRow := func(line string) bool { return strings.HasPrefix(line, "version ") }

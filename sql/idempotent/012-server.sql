@@ -305,7 +305,7 @@ language sql immutable
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select '0.7.0'::text
+  select '1.0.0'::text
 $func$;
 
 -- Replicas: what each process has in memory of tables that change rarely.
