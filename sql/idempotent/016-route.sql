@@ -132,30 +132,6 @@ begin
 end
 $func$;
 
--- read_routes for processes of the version before, with the version of all of it. A row without an id if there is nothing.
-create or replace function agent_service.list_routes()
-returns table
-(version int8, id int8, name text, filters_version int8, queue text, max_waiting int4, is_replay boolean, is_paused boolean, is_in_step boolean)
-language sql stable
-security definer
-set search_path to pg_catalog, pg_temp
-set enable_seqscan to off
-set jit to off -- or reading a table without an index would begin with a compilation
-as $func$
-  select v.version, r.id, r.name, r.filters_version, r.deliver_queue, r.max_waiting, r.is_replay, r.is_paused, r.is_in_step
-  from (select sum(v.changes)::int8 as version from agent.route_version v) v
-  left join
-  ( select s.id, s.name, s.filters_version, s.deliver_queue, s.max_waiting, false as is_replay, s.is_paused, s.is_in_step
-    from agent.subscription s
-    where s.deliver_queue is not null
-    union all
-    select r.id, s.name, s.filters_version, s.deliver_queue, s.max_waiting, true, s.is_paused, false
-    from agent.subscription_replay r
-    join agent.subscription s on s.id = r.subscription
-    where s.deliver_queue is not null
-  ) r on true
-$func$;
-
 -- Where a subscription that is not in step, or a replay, has come, and the values to go on with it. until is the end of a replay. Nothing if it
 -- is gone, paused or in step.
 create or replace function agent_service.get_route(_id int8)
@@ -268,16 +244,6 @@ begin
 end
 $func$;
 
--- leave_router for processes of the version before, which do not know the number that follows, and begin again.
-create or replace function agent_service.leave_step(_number int8, _subscriptions int8[])
-returns setof int8
-language sql volatile
-security definer
-set search_path to pg_catalog, pg_temp
-as $func$
-  select unnest(r.subscriptions) from agent_service.leave_router(_number, _subscriptions) r
-$func$;
-
 -- Lets a subscription join those in step, if it has come exactly as far as the router, or nobody is in step. Returns the number and the position
 -- of the router; nothing if the subscription cannot join now.
 create or replace function agent_service.join_step(_number int8, _id int8, _own_number int8)
@@ -385,8 +351,7 @@ $func$;
 
 -- Inserts events of the log into the queues of subscriptions, in their order. With _is_in_step only those in step get them; a subscription that was
 -- deleted meanwhile gets nothing. An event that nobody can read goes into history as failed, without its payload. Returns the ids of the events.
-drop function if exists agent_private.deliver(int8[], int8[], text[], boolean); -- that of versions before 0.8.0 returns nothing
-create function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
+create or replace function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
 returns int8[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp

@@ -67,7 +67,7 @@ begin
   perform pg_catalog.setval
   ('agent.server_timeline', ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int8);
 exception when insufficient_privilege or undefined_function or feature_not_supported then
-  null; -- see the triggers check_timeline
+  null; -- see agent_private.current_timeline()
 end
 $script$;
 
