@@ -2,8 +2,7 @@
 -- the transaction commits.
 
 -- Makes a row of agent.event. All events are inserted from here, so each column has one place. An event with a _lease is claimed at _now
--- by _worker, and _hash is that of its token, see agent_private.token_hash; without one it gets a receipt as version 0.7.0 makes it. Inlined,
--- like agent.receipt.
+-- by _worker, and _hash is that of its token, see agent_private.token_hash. Inlined, like agent.receipt.
 create or replace function agent_private.new_event
 ( _id int8
 , _now timestamptz

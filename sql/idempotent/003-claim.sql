@@ -24,8 +24,7 @@
 -- hold to the group. That is asked in the statement that claims, so that no hold comes between.
 --
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
--- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
--- processes of version 0.7.0 call it, the events have no tokens, and their receipts are those of that version.
+-- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately.
 --
 -- _hashes are those of tokens that the caller has made, see agent_private.token_hash, one behind the other: a hash takes PostgreSQL half a microsecond, and a random token more. slot
 -- is the place among them of an event's hash, and claim_token is null then. Where slot is null, the token was made here: beyond these hashes, and after the first statement that
@@ -42,7 +41,6 @@ create or replace function agent_service.claim_from_watermarks
 , _lanes int4[] default null
 , _lane_types text[] default null
 , _watermarks timestamptz[] default null
-, _with_tokens boolean default false
 , _max_bytes int8 default null
 , _hashes bytea default null
 , _is_again boolean default false
@@ -126,7 +124,7 @@ begin
       in
         select *
         from agent_service.claim_from_watermarks
-        ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, true, true
+        ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _lanes, _lane_types, _watermarks, _max_bytes, _hashes, true, true
         )
       loop
         return next;
@@ -170,12 +168,12 @@ begin
   if _is_fair then
     return query
     select t.*
-    from agent_private.claim_in_turns(_queue, _limit, _max_attempts, _invisible_for, _types, _exclude_ids, _workers, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null) t;
+    from agent_private.claim_in_turns(_queue, _limit, _max_attempts, _invisible_for, _types, _exclude_ids, _workers, _watermarks, _max_bytes, _hashes, _flow_version, _total is not null) t;
     return;
   elsif cardinality(_types) > 0 then
     return query
     select t.*
-    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null, _is_paced) t;
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _max_bytes, _hashes, _flow_version, _total is not null, _is_paced) t;
     get diagnostics _count = row_count;
     _limit = _limit - _count;
     _slot = _count;
@@ -215,7 +213,7 @@ begin
         , in_total = case when _total is not null then true end
         , flow = case when _is_paced and e.group_key is not null then 2 else e.flow end
       from
-      ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+      ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
         from
         ( select e.ctid, e.vt, coalesce(e.text_size, agent_private.stored_event_size(e))
           from agent.event e
@@ -255,7 +253,7 @@ begin
     return query
     select m.*
     from agent_service.claim_from_watermarks
-    (_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _with_tokens => _with_tokens, _max_bytes => _max_bytes, _is_again => true) m;
+    (_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _max_bytes => _max_bytes, _is_again => true) m;
   end if;
 end
 $func$;
@@ -289,7 +287,7 @@ begin
   , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
-  , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
+  , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end
   ) t;
 end
 $func$;
@@ -318,7 +316,7 @@ begin
   , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
-  , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
+  , _workers => case when _worker is not null then array[_worker] end
   ) t;
 end
 $func$;
@@ -425,7 +423,6 @@ create or replace function agent_private.claim_events_of_types
 , _lanes int4[]
 , _lane_types text[]
 , _watermarks timestamptz[]
-, _with_tokens boolean
 , _max_bytes int8
 , _hashes bytea
 , _flow_version int8
@@ -534,7 +531,7 @@ begin
           , in_total = case when _is_counted then true end
           , flow = case when _is_paced and e.group_key is not null then 2 else e.flow end
         from
-        ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+        ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
           from unnest(_scanned_types, _bottoms) as k (type, bottom)
           cross join lateral
           ( select e.ctid, e.vt, e.id, coalesce(e.text_size, agent_private.stored_event_size(e))
@@ -593,7 +590,6 @@ create or replace function agent_private.claim_in_turns
 , _exclude_ids int8[]
 , _workers text[]
 , _watermarks timestamptz[]
-, _with_tokens boolean
 , _max_bytes int8
 , _hashes bytea
 , _flow_version int8
@@ -648,7 +644,7 @@ begin
     , in_total = case when _is_counted then true end
     , flow = -1
   from
-  ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+  ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
     from
     ( select e.ctid, e.vt, coalesce(e.text_size, agent_private.stored_event_size(e))
       from agent.event e

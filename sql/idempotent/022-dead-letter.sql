@@ -128,7 +128,7 @@ begin
   join agent.event_hist h on h.id = any (_ids) and h.id = a.id
   where h.outcome = 'expired' and h.attempts > 0 and h.dead_lettered_as is not null
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
-  and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.claimed, h.receipt_hash);
+  and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.receipt_hash);
   if _dead is null then -- the usual case
     return '{}';
   end if;

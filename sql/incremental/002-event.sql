@@ -80,8 +80,7 @@ comment on column agent.event.publication is
   'the publication that a subscription has delivered: {subscription, position, topic, published_at, matched}; null: it '
   'was inserted otherwise';
 comment on column agent.event.receipt_hash is
-  'of the token of the latest claim, and behind it of the claim before; null: version 0.7.0 or earlier has claimed it, or'
-  ' nobody';
+  'of the token of the latest claim, and behind it of the claim before; null: nobody has claimed it';
 comment on column agent.event.claim_token is 'the random part of the receipt: only in rows that a claim returns, always null here';
 comment on column agent.event.text_size is 'bytes of its JSON as text, about; null: it was not checked when it was written';
 comment on column agent.event.dead_letter_of is 'the event in history that it is the dead letter of';
