@@ -470,7 +470,7 @@ begin
     end if;
   end if;
   if tg_op = 'UPDATE' and row(new.event, new.meta, new.occurrence, new.publication) is not distinct from row(old.event, old.meta, old.occurrence, old.publication) then
-    _size = coalesce(old.text_size, 0); -- an event that an earlier version has stored may stay
+    _size = old.text_size;
   else
     _size = agent_private.new_json_size(new.event);
     if num_nulls(new.meta, new.occurrence, new.publication, new.past_attempts) < 4 then

@@ -21,14 +21,14 @@ rows 1
 begin atomic
   select
     _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
-  , case when _event.text_size is not null then _event.event else agent_private.readable_json(_event.event) end
+  , _event.event
   , _event.last_error, _event.requeued_from
   , agent_private.event_state(_event, _at), null::text, null::timestamptz, null::int8
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
   , agent_private.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
-  , case when _event.text_size is not null then _event.occurrence else agent_private.readable_json(_event.occurrence) end, null::boolean, null::jsonb, null::interval
-  , case when _event.text_size is not null then _event.meta else agent_private.readable_json(_event.meta) end
-  , case when _event.text_size is not null then _event.publication else agent_private.readable_json(_event.publication) end
+  , _event.occurrence, null::boolean, null::jsonb, null::interval
+  , _event.meta
+  , _event.publication
   , null::boolean, _event.dead_letter_of, null::int8
   , nullif(_event.group_key, ''), _event.turn_vt;
 end;

@@ -350,7 +350,7 @@ end
 $func$;
 
 -- Inserts events of the log into the queues of subscriptions, in their order. With _is_in_step only those in step get them; a subscription that was
--- deleted meanwhile gets nothing. An event that nobody can read goes into history as failed, without its payload. Returns the ids of the events.
+-- deleted meanwhile gets nothing. Returns the ids of the events.
 create or replace function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
 returns int8[]
 language plpgsql volatile
@@ -367,9 +367,6 @@ declare
   _last int8;
   _n int8;
   _ids int8[];
-  _empty_ids int8[]; -- of the events without members, and their positions
-  _empty_positions int8[];
-  _unreadable int8[];
 begin
   if cardinality(_positions) = 0 then
     return null;
@@ -388,38 +385,22 @@ begin
       and (s.is_in_step or not _is_in_step)
       offset 0 -- looks up the queue once for each subscription
     ) s on s.id = n.subscription
-    -- Events that were checked when they were published may be in a queue. Other events are inserted without their JSON if that could not be.
-    cross join lateral (select l.text_size is not null or agent_private.is_storable(l)) as i (is_readable)
-    cross join lateral (select i.is_readable, case when i.is_readable then l.event else '{}' end) as r (is_readable, event)
     cross join lateral agent_private.new_event
-    ( null, null, r.event, case when not l.event ? 'event_ts' or not r.is_readable then l.published_at end, s.deliver_queue
-    , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => case when r.is_readable then l.meta end
+    ( null, null, l.event, case when not l.event ? 'event_ts' then l.published_at end, s.deliver_queue
+    , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => l.meta
     , _publication => jsonb_build_object
       ( 'subscription', s.name, 'position', l.position, 'topic', l.topic, 'matched', n.matched::jsonb
       , 'published_at', to_char(l.published_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
       )
     , _group => coalesce
-      ( agent_private.delivery_group(s.deliver_group_from, l.key, l.topic, r.event)
-      , agent_private.default_group(r.event, (s.queue).group_from, (s.queue).flow_fair)
+      ( agent_private.delivery_group(s.deliver_group_from, l.key, l.topic, l.event)
+      , agent_private.default_group(l.event, (s.queue).group_from, (s.queue).flow_fair)
       )
     ) as e
     order by n.ord
-    returning id, case when event = '{}' then (publication ->> 'position')::int8 end as position
+    returning id
   )
-  select count(*), array_agg(i.id), array_agg(i.id) filter (where i.position is not null), array_agg(i.position) filter (where i.position is not null)
-  into _n, _ids, _empty_ids, _empty_positions
-  from inserted i;
-  if _empty_ids is not null then
-    _unreadable =
-    ( select array_agg(e.id)
-      from unnest(_empty_ids, _empty_positions) as e (id, position)
-      join agent_private.log_events(_empty_positions, _first, _last) l on l.position = e.position
-      where l.text_size is null and not agent_private.is_storable(l)
-    );
-    if _unreadable is not null then
-      perform agent_private.move_to_history(_unreadable, 'failed', agent_private.unreadable_reason(), false);
-    end if;
-  end if;
+  select count(*), array_agg(i.id) into _n, _ids from inserted i;
   if _n < cardinality(_positions) then
     if exists (select unnest(_positions) except select l.position from agent_private.log_events(_positions, _first, _last) l) then
       raise exception 'the log has dropped what was to be delivered' using errcode = 'serialization_failure', hint = 'Read it again.';

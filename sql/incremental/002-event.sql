@@ -29,7 +29,7 @@ create table agent.event
 , publication jsonb
 , receipt_hash bytea
 , claim_token text
-, text_size int4
+, text_size int4 not null
 , dead_letter_of int8
 , due_at timestamptz
 , group_key text collate "C"
@@ -82,7 +82,7 @@ comment on column agent.event.publication is
 comment on column agent.event.receipt_hash is
   'of the token of the latest claim, and behind it of the claim before; null: nobody has claimed it';
 comment on column agent.event.claim_token is 'the random part of the receipt: only in rows that a claim returns, always null here';
-comment on column agent.event.text_size is 'bytes of its JSON as text, about; null: it was not checked when it was written';
+comment on column agent.event.text_size is 'bytes of its JSON as text, about: a trigger that checks the row sets it';
 comment on column agent.event.dead_letter_of is 'the event in history that it is the dead letter of';
 comment on column agent.event.due_at is 'when it was first due, if that was after it was inserted, as claims move vt; null: at once';
 comment on column agent.event.group_key is
@@ -108,9 +108,6 @@ create index event_type_lane on agent.event (queue, type, priority, vt, id) wher
 create index event_attempts_vt on agent.event (attempts, vt) where attempts > 1;
 create index event_exhausted on agent.event (vt) where attempts >= max_attempts;
 create index event_expires_at on agent.event (expires_at) where expires_at is not null;
-
--- Events that were not checked when they were written: claims look at them first.
-create index event_unchecked on agent.event (queue, vt, id) where text_size is null;
 
 -- A group's admitted events, and its line. The primary key cannot give the order by priority and id, so no plan searches for the first of a
 -- line by reading the table in the order of ids, as it would where one group has most of the events.

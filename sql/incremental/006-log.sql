@@ -11,7 +11,7 @@ create table agent.log
 , meta jsonb
 , key text collate "C"
 , subscription text collate "C"
-, text_size int4
+, text_size int4 not null
 , constraint log_topic check (length(topic) <= 255 and topic ~ '^[A-Za-z0-9_:-]+([.][A-Za-z0-9_:-]+){0,7}$')
 , constraint log_event check (jsonb_typeof(event) = 'object')
 , constraint log_meta check (jsonb_typeof(meta) = 'object')
@@ -21,7 +21,7 @@ comment on table agent.log is 'everything published, in order; each partition is
 comment on column agent.log.position is 'number << 32 | n, the n-th place of the segment of that number';
 comment on column agent.log.meta is 'what its publisher says of it beside the payload: an object';
 comment on column agent.log.subscription is 'the only one that gets the event; null: all';
-comment on column agent.log.text_size is 'bytes of event and meta as text, about; null: it was not checked when it was written';
+comment on column agent.log.text_size is 'bytes of event and meta as text, about: who publishes has checked them';
 
 create index log_by_topic on agent.log (topic, position);
 
