@@ -26,6 +26,9 @@ var version string
 // without a leading v. Whoever changes a script raises it.
 func Version() string { return strings.TrimSpace(version) }
 
+// FirstRelease is the first version that was released. Databases of versions below it were never in use, and are refused.
+const FirstRelease = "1.0.0"
+
 // OldestBeside is the oldest version whose processes may run beside those of Version, on its schema: the release before, as the tests have only
 // that one run beside it; of the first release, itself. agent_service.oldest_beside says the same to processes that run. It is raised to Version
 // where a migration changes or drops what the release before calls.

@@ -2,11 +2,14 @@ package migrate_test
 
 import (
 	"fmt"
+	"io/fs"
 	"slices"
 	"testing"
+	"testing/fstest"
 
 	"github.com/queued/queued/internal/migrate"
 	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/sql"
 )
 
 // neededByService is true of the functions, p, that the service calls.
@@ -61,5 +64,45 @@ func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 	}
 	if got := column(t, owner, `select name::text from agent.service_role order by 1`); slices.Contains(got, granted) {
 		t.Errorf("remembered are %q", got)
+	}
+}
+
+// A script drops a function that takes or returns something else from then on, and remembers in kept_grants who might execute it.
+func TestFunctionMadeAnewKeepsItsGrants(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	owner, admin := connect(t, db.URL), connect(t, db.AdminURL)
+	operator := role(t, admin, "operator")
+	exec(t, owner, fmt.Sprintf(`grant usage on schema agent to "%s"; grant execute on function agent.purge_queue to "%[1]s"`, operator))
+	scripts := fstest.MapFS{}
+	names, err := fs.Glob(sql.FS, "*/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		body, err := fs.ReadFile(sql.FS, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts[name] = &fstest.MapFile{Data: body}
+	}
+	incremental, err := fs.Glob(sql.FS, "incremental/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts[fmt.Sprintf("incremental/%03d-purge.sql", len(incremental)+1)] = &fstest.MapFile{Data: []byte(`
+		create temporary table if not exists kept_grants (function name, grantee oid) on commit drop;
+		insert into kept_grants (function, grantee)
+		select p.proname, a.grantee
+		from pg_catalog.pg_proc p cross join pg_catalog.aclexplode(p.proacl) a
+		where p.pronamespace = 'agent'::pg_catalog.regnamespace and p.proname = 'purge_queue' and a.grantee not in (0, p.proowner);
+		do $$ begin execute (select 'drop function ' || p.oid::pg_catalog.regprocedure from pg_catalog.pg_proc p where p.proname = 'purge_queue'); end $$;`)}
+	before := query[int64](t, owner, `select oid::int8 from pg_proc where proname = 'purge_queue'`)
+	run(t, migrate.Config{DatabaseURL: db.URL, Scripts: scripts, Version: "999.0.0"})
+	if after := query[int64](t, owner, `select oid::int8 from pg_proc where proname = 'purge_queue'`); after == before {
+		t.Error("the function was not made anew")
+	}
+	if !query[bool](t, owner, fmt.Sprintf(`select has_function_privilege('%s', oid, 'execute') from pg_proc where proname = 'purge_queue'`, operator)) {
+		t.Error("the role may not execute it any more")
 	}
 }
