@@ -134,7 +134,7 @@ func TestChangelogHasEachVersionOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var entries, versions []string
-	for _, found := range regexp.MustCompile(`(?m)^## \[(.*?)\]`).FindAllSubmatch(changelog, -1) {
+	for _, found := range regexp.MustCompile(`(?m)^## (\d\S*)`).FindAllSubmatch(changelog, -1) {
 		entries = append(entries, string(found[1]))
 	}
 	for line := range strings.Lines(string(sums)) {

@@ -68,7 +68,7 @@ func (c *Client) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 }
 
 // AckAndClaim acks up to 1,000 events, each on its own, as [Client.AckBatch] does, and then claims, as [Client.Claim] does, with one request. It returns the results of the acks in the
-// same order. The acks are done before the claim waits, and when an answer is lost they can be repeated. It takes a server of version 0.8.0.
+// same order. The acks are done before the claim waits, and when an answer is lost they can be repeated.
 func (c *Client) AckAndClaim(ctx context.Context, acks []Ack, p ClaimParams) ([]AckResult, []Event, error) {
 	var claimed claimedEvents
 	wait := p.Wait

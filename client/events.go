@@ -281,7 +281,7 @@ func (c *Client) GetEvent(ctx context.Context, id int64) (Event, error) {
 }
 
 // WaitEvent returns an event once it has ended, that is, once it is in history, with its Outcome and, if its ack had one, its Result. It asks the server again and
-// again until then. It returns [ErrNotFound] if there is no such event, and ctx's error if ctx ends before the event does. Versions of the server before 0.8.0 refuse the call.
+// again until then. It returns [ErrNotFound] if there is no such event, and ctx's error if ctx ends before the event does.
 func (c *Client) WaitEvent(ctx context.Context, id int64) (Event, error) {
 	for failures := 0; ; {
 		wait, asked := MaxWait, time.Now()

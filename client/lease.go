@@ -18,8 +18,6 @@ const (
 	// otherwise.
 	maxAcks     = 1000
 	maxAckBytes = 4 << 20
-	// maxExtends is how many leases are extended at a time.
-	maxExtends = 16
 )
 
 // A lease is an event that the worker holds.
@@ -118,17 +116,16 @@ func (r *workerRun) extendAll() {
 	r.mu.Unlock()
 	held = slices.DeleteFunc(held, func(l *lease) bool { return l.age() < l.length/6 }) // the next beat is early enough, and most work is done by then
 	for batch := range slices.Chunk(held, maxAcks) {
-		if !r.extendBatch(batch) {
-			r.extendEach(batch)
+		if len(batch) == 1 {
+			r.extend(batch[0])
+		} else {
+			r.extendBatch(batch)
 		}
 	}
 }
 
-// extendBatch extends leases with one call, and reports whether the server knows it: those before 0.8.0 do not.
-func (r *workerRun) extendBatch(batch []*lease) bool {
-	if len(batch) == 1 {
-		return false
-	}
+// extendBatch extends leases with one call.
+func (r *workerRun) extendBatch(batch []*lease) {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(r.settling, r.cfg.Lease/3)
 	defer cancel()
@@ -137,9 +134,6 @@ func (r *workerRun) extendBatch(batch []*lease) bool {
 		held[i] = Held{l.event.ID, l.event.Receipt}
 	}
 	results, err := r.client.ExtendBatch(ctx, held, r.cfg.Lease)
-	if isUnknownCall(err) {
-		return false
-	}
 	for i, l := range batch {
 		if err == nil {
 			r.noteExtended(l, sent, results[i].Err())
@@ -147,27 +141,6 @@ func (r *workerRun) extendBatch(batch []*lease) bool {
 			r.noteExtended(l, sent, err)
 		}
 	}
-	return true
-}
-
-// isUnknownCall reports whether the server does not have a call.
-func isUnknownCall(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && (e.Code == "not_found" || e.Status == http.StatusMethodNotAllowed)
-}
-
-// extendEach extends leases with a call each.
-func (r *workerRun) extendEach(batch []*lease) {
-	var extends sync.WaitGroup
-	slots := make(chan struct{}, maxExtends)
-	for _, l := range batch {
-		slots <- struct{}{}
-		extends.Go(func() {
-			r.extend(l)
-			<-slots
-		})
-	}
-	extends.Wait()
 }
 
 // extend extends a lease.
@@ -246,7 +219,7 @@ func (r *workerRun) goApart(n int, calls func()) {
 	})
 }
 
-// release gives events back whose work has not begun, without using up their attempts. Where the server does not know that call, they are nacked. It takes a bounded time, as what
+// release gives events back whose work has not begun, without using up their attempts. It takes a bounded time, as what
 // claims waits for it: where there is no answer by then, the leases have to end.
 func (r *workerRun) release(leases []*lease) {
 	ctx, cancel := context.WithTimeout(r.settling, stopLimit)
@@ -258,11 +231,7 @@ func (r *workerRun) release(leases []*lease) {
 		}
 		_, err := r.client.ReleaseBatch(ctx, held, 0)
 		for _, l := range batch {
-			switch {
-			case isUnknownCall(err):
-				r.nack(l, givenBack(ErrStopping))
-				continue
-			case err != nil:
+			if err != nil {
 				r.log(l, slog.LevelWarn, "releasing failed", err)
 			}
 			r.ended(l, EndGivenBack, nil, err)

@@ -81,7 +81,7 @@ type Version struct {
 	// Commit is the commit that it was built from; empty in some builds.
 	Commit string `json:"commit,omitzero"`
 	// Background is whether the process pushes, fires schedules and delivers subscriptions: "on", "suspended" while the database is a copy that nobody
-	// has adopted, or "off" by its settings. Versions before 0.8.0 do not say.
+	// has adopted, or "off" by its settings.
 	Background string `json:"background,omitzero"`
 }
 

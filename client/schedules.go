@@ -87,8 +87,7 @@ type Schedule struct {
 	NextAt    *time.Time `json:"next_at"`
 	CreatedAt time.Time  `json:"created_at"`
 	UpdatedAt time.Time  `json:"updated_at"`
-	// LastOccurrence is the last one that has come, with what became of it. Nil: none has, or the server keeps it no more, or the call changed the schedule. Versions before 0.8.0 do
-	// not say.
+	// LastOccurrence is the last one that has come, with what became of it. Nil: none has, or the server keeps it no more, or the call changed the schedule.
 	LastOccurrence *Occurrence `json:"last_occurrence,omitzero"`
 }
 
@@ -143,7 +142,7 @@ type Instant struct {
 	Local string    `json:"local"`
 	UTC   time.Time `json:"utc"`
 	// Note is "skipped" for a local time that the clocks of the zone skip, which Gap has moved, "repeated" for one that they show twice, of which Overlap has
-	// chosen one, and else empty. Versions before 0.8.0 do not say.
+	// chosen one, and else empty.
 	Note string `json:"note,omitzero"`
 }
 

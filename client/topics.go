@@ -119,9 +119,7 @@ type PublishedEvent struct {
 	PublishedAt time.Time       `json:"published_at"`
 	Key         string          `json:"key,omitzero"`
 	Meta        json.RawMessage `json:"meta,omitzero"`
-	// Payload is null if the event cannot be read, and Unreadable says why.
-	Payload    json.RawMessage `json:"event"`
-	Unreadable string          `json:"unreadable,omitzero"`
+	Payload     json.RawMessage `json:"event"`
 	// Matched has the names of the filters of a subscription that want the event; nil if it was not read by a subscription.
 	Matched []string `json:"matched,omitzero"`
 }

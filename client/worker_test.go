@@ -440,41 +440,6 @@ func TestLeasesAreExtendedWithOneCall(t *testing.T) {
 	}
 }
 
-// Servers before 0.8.0 extend one lease with a call.
-func TestLeasesAreExtendedOneByOneWhereTheServerKnowsNoOther(t *testing.T) {
-	t.Parallel()
-	var claims, extends atomic.Int32
-	extended := make(chan struct{})
-	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.URL.Path == "/claim" && claims.Add(1) == 1:
-			_, _ = io.WriteString(w, `{"events":[{"id":1,"receipt":"a","event":{}},{"id":2,"receipt":"b","event":{}}]}`)
-		case r.URL.Path == "/extend":
-			problem(w, http.StatusNotFound, "not_found")
-		case strings.HasSuffix(r.URL.Path, "/extend"):
-			_, _ = io.WriteString(w, `{"id":1,"vt":"2026-02-03T04:05:06Z"}`)
-			if extends.Add(1) == 2 {
-				close(extended)
-			}
-		case r.URL.Path == "/ack":
-			ackAll(w, r)
-		default:
-			problem(w, http.StatusServiceUnavailable, "database_unavailable")
-		}
-	})
-	w := c.NewWorker(WorkerConfig{Lease: 3 * time.Second})
-	Handle(w, "", func(ctx context.Context, _ Job[struct{}]) (any, error) {
-		select {
-		case <-extended:
-		case <-ctx.Done():
-			t.Error("the lease was not extended")
-		}
-		return nil, nil
-	})
-	run(t, w)
-	<-extended
-}
-
 // An event that no handler has begun when the worker stops is given back without an attempt.
 func TestWhatIsNotBegunWhenTheWorkerStopsIsReleased(t *testing.T) {
 	t.Parallel()

@@ -26,10 +26,13 @@ var version string
 // without a leading v. Whoever changes a script raises it.
 func Version() string { return strings.TrimSpace(version) }
 
-// OldestBeside is the oldest version whose processes may run beside those of Version, on its schema: the one before, since the tests have only
-// that one run beside it (TestTwoVersionsServeSideBySide). agent_service.oldest_beside says the same to processes that run. It is raised to Version where a
-// migration changes or drops what the version before calls.
-const OldestBeside = "0.7.0"
+// FirstRelease is the first version that was released. Databases of versions below it were never in use, and are refused.
+const FirstRelease = "1.0.0"
+
+// OldestBeside is the oldest version whose processes may run beside those of Version, on its schema: the release before, as the tests have only
+// that one run beside it; of the first release, itself. agent_service.oldest_beside says the same to processes that run. It is raised to Version
+// where a migration changes or drops what the release before calls.
+const OldestBeside = "1.0.0"
 
 // Digest returns the SHA-256 of all scripts, names and bodies, in hexadecimal. It is the same for
 // two programs exactly when they would make the same schema.

@@ -185,7 +185,7 @@ func TestFunctionsOfTheHotPathAreNotPlannedAtEachCall(t *testing.T) {
 func TestFunctionsOfTheHotPathAreInPLpgSQLUnlessInlined(t *testing.T) {
 	t.Parallel()
 	rare := []string{
-		"claim_events", "claim_event", "stored_event_size", "log_holder", "get_log_settings", "topic_filters", "list_routes", "leave_step",
+		"claim_events", "claim_event", "log_holder", "get_log_settings", "topic_filters",
 		"flatten_claims", "past_attempt", "position_of", "to_timestamptz", "from_timestamptz",
 	}
 	checked := 0

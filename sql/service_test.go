@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// calledBefore are functions of agent_service that only the service of the previous version calls, whose processes run beside those of this one for a time.
-var calledBefore = []string{"leave_step", "list_routes"}
+// calledBefore are functions of agent_service that only the service of the release before calls, whose processes run beside those of this one for a time.
+var calledBefore []string
 
 // notService are folders, from the top of the repository, whose programs connect as the owner of the schema.
 var notService = []string{"internal/faults", "internal/pgtest", "internal/migrate"}

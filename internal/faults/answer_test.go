@@ -182,8 +182,8 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 var readOnly = strings.Fields(`
 	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready count_redrives declared_queues dropped_push_deliveries dropped_source_deliveries event_errors event_queues event_traces expansion_start find_ended get_cell get_placement key_versions list_cells listed_cells list_waiting_queues owner_version read_queue_copy list_placements placement_versions queue_waits read_key_copies read_owner_copies
 	first_events get_event get_group get_identity get_log_settings get_owner get_published get_queue get_raw_body get_redrive get_route get_schedule
-	history_stats is_key_required last_occurrences last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_failures list_filters list_group_samples list_groups
-	list_history list_holders list_occurrences list_owners list_processes list_proof_fields list_push_deliveries list_pushers list_pushes list_redrives list_routes list_schedules list_sealed
+	history_stats is_key_required last_occurrences last_published list_api_keys list_attempts list_audit list_events list_executions list_failures list_filters list_group_samples list_groups
+	list_history list_holders list_occurrences list_owners list_processes list_proof_fields list_push_deliveries list_pushers list_pushes list_redrives list_schedules list_sealed
 	list_source_deliveries list_sources list_subscriptions list_topics list_upkeep list_workers lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position longest_groups next_due
 	next_publication next_vt next_vts old_history oldest_beside outcome_series queue_overview queue_series queue_stats read_api_keys read_filters read_log_back read_log_page read_pushes read_routes read_sessions read_sources replica_versions require_queue_of_schedule require_queues resolve_locals undeclared_queues
 	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
@@ -191,7 +191,7 @@ var readOnly = strings.Fields(`
 // repeated are those that a process calls again and again whatever the answer was, and whose effect is the same when they are called twice: they count, delete
 // what is old, prepare what is needed later, or say that a process lives.
 var repeated = strings.Fields(`
-	adopt_database count_outcomes count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing hold_group keep_raw_body leave_keys leave_router log_deliveries log_pushes maintain_log notify_queues
+	adopt_database count_outcomes count_topics delete_old_history drop_history drop_log_segment end_routing hold_group keep_raw_body leave_keys leave_router log_deliveries log_pushes maintain_log notify_queues
 	pause_faulty_schedules prepare_history probe_write prune_api_keys prune_audit prune_deliveries prune_executions prune_groups prune_history prune_keys prune_occurrences
 	prune_processes prune_publication_keys prune_queue_samples prune_raw_bodies prune_redrives prune_sessions prune_subscriptions record_key_use record_push_seen record_refusals record_server
 	record_upkeep release_events report_process reseal route_changes sample_groups sample_queues take_cell`)

@@ -14,7 +14,7 @@ import (
 
 // leftBehind is a broken build for the scenarios of the log, all of which deliver the log into queues, too.
 var leftBehind = build{name: "subscriptions that leave those in step without their position", sql: []edit{{
-	"leave_step", "_own.position = _router.position;", "null;",
+	"leave_router", "_own.position = _router.position;", "null;",
 }}}
 
 // deliveredQueues are the queues into which all of the log is delivered. The subscription of the first one is paused and resumed all the time.

@@ -12,7 +12,7 @@ var (
 	ackUnfenced = build{name: "an ack whose receipt is not compared", sql: []edit{{
 		"move_to_history", `    and case
       when a.hash is not null then e.attempts = a.attempt and agent_private.has_token_hash(e.receipt_hash, a.hash)
-      else a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash)
+      else a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.receipt_hash)
     end
 `, "",
 	}}}

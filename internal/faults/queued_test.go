@@ -28,7 +28,7 @@ type build struct {
 	setting string
 }
 
-// edit replaces a text, which must exist, by another.
+// edit replaces a text, which must exist, by another. An empty text stands for a file that is not there yet.
 type edit struct{ file, old, new string }
 
 // unmodified is the program of this repository.
@@ -100,9 +100,12 @@ func (b build) overlay(t *testing.T, path string) string {
 		if replaced[source] != "" {
 			from = replaced[source]
 		}
-		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
+		var text []byte
+		if e.old != "" {
+			var err error
+			if text, err = os.ReadFile(from); err != nil {
+				t.Fatal(err)
+			}
 		}
 		changed := strings.Replace(string(text), e.old, e.new, 1)
 		if changed == string(text) {

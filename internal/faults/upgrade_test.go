@@ -5,84 +5,58 @@ package faults
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/queued/queued/sql"
 )
 
 // The broken builds of this file.
 var (
 	functionRemoved = build{
-		name:    "a migration that drops a function of the previous version",
-		setting: `drop function agent.claim_from_watermarks`,
+		name:    "a migration that drops a function of the version before",
+		setting: `drop function agent_service.claim_from_watermarks`,
 	}
 	migrationUnlocked = build{name: "a migration that does not wait for another one", edits: []edit{
 		{"internal/migrate/run.go", "if !locked {", "if locked != locked {"},
 	}}
 )
 
-// previous builds the program of the previous version, from the last commit of this repository at which sql/VERSION
-// had another value.
-func previous(t *testing.T) (program, version string) {
+// nextOf is a build as the version after it would be: with another version, and a script more.
+func nextOf(t *testing.T, b build) build {
 	t.Helper()
-	git := func(args ...string) string {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "git", args...)
-		cmd.Dir = root(t)
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("git %v: %v (this test needs the whole history: git fetch --unshallow)", args, err)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	now, err := os.ReadFile(filepath.Join(root(t), "sql", "VERSION"))
+	scripts, err := fs.Glob(sql.FS, "incremental/*.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var commit string
-	for changed := range strings.FieldsSeq(git("log", "--format=%H", "--", "sql/VERSION")) {
-		if version = git("show", changed+":sql/VERSION"); version != strings.TrimSpace(string(now)) {
-			break
-		}
-		commit = changed + "^" // the last commit before this version
-	}
-	version = git("show", commit+":sql/VERSION")
-	programs.Lock()
-	defer programs.Unlock()
-	program = filepath.Join(programDir(t), "queued-"+version)
-	if _, err := os.Stat(program); err == nil {
-		return program, version
-	}
-	source := t.TempDir()
-	archive := exec.CommandContext(t.Context(), "bash", "-c", `git archive "$1" | tar -x -C "$2"`, "bash", commit, source)
-	archive.Dir = root(t)
-	if out, err := archive.CombinedOutput(); err != nil {
-		t.Fatalf("git archive: %v\n%s", err, out)
-	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/queued")
-	build.Dir = source
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v\n%s", version, err, out)
-	}
-	return program, version
+	b.edits = append(slices.Clone(b.edits),
+		edit{"sql/VERSION", sql.Version(), "999.0.0"},
+		edit{fmt.Sprintf("sql/incremental/%03d-next.sql", len(scripts)+1), "", `
+			create table agent.next (n int8 primary key);
+			alter table agent.owner add next int8 not null default 0;
+			create index event_next on agent.event (id, queue) where attempts > 100;`})
+	b.name += ", as the next version"
+	return b
 }
 
-// upgrade starts a process of the previous version, migrates its database, and runs both versions side by side.
+// upgrade starts a process of this version, migrates its database to the next one, and runs both versions side by side.
 func upgrade(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
-	before, version := previous(t)
+	after := nextOf(t, b)
 	for range rounds {
 		one := newLedger() // of a database of its own
 		server := Start(t, Config{})
-		old := startPrevious(t, before, server)
+		old := startQueued(t, unmodified, server.URL())
 		d := startLoad(t, one, old)
 		d.awaitInserts(50)
-		next := startQueued(t, b, server.URL()) // migrates the database
+		next := startQueued(t, after, server.URL()) // migrates the database
 		b.breakDatabase(t, server)
 		both := startLoad(t, one, old, next)
 		both.awaitInserts(200)
@@ -90,21 +64,12 @@ func upgrade(t *testing.T, b build, l *ledger, rounds int) {
 		d.inserting.Wait()
 		both.finish(server.AdminURL())
 		if code, took := old.terminate(); code != 0 {
-			one.violated("%s ended with exit code %d after %v", version, code, took)
+			one.violated("the version before ended with exit code %d after %v", code, took)
 		}
 		next.kill()
 		server.Kill()
 		l.add(one)
 	}
-}
-
-// startPrevious starts an older version, as a superuser in case its installation needs one.
-func startPrevious(t *testing.T, program string, server *Server) *queued {
-	t.Helper()
-	server.Exec("", `alter role `+ordinary+` superuser`)
-	q := startProgram(t, program, server.URL())
-	server.Exec("", `alter role `+ordinary+` nosuperuser`)
-	return q
 }
 
 func TestTwoVersionsServeSideBySide(t *testing.T) {
@@ -160,19 +125,19 @@ func migrateAtOnce(t *testing.T, b build, l *ledger, rounds int) {
 	server := Start(t, Config{Settings: map[string]string{"max_locks_per_transaction": "256"}})
 	bases := []string{""}
 	if form() == longForm {
-		program, _ := previous(t)
 		server.Exec("", `create database previous owner `+ordinary)
-		server.Exec("", `alter role `+ordinary+` superuser`)
-		if err := migrateOne(t, program, server, "previous"); err != nil {
+		if err := migrateOne(t, unmodified.program(t), server, "previous"); err != nil {
 			t.Fatal(err)
 		}
-		server.Exec("", `alter role `+ordinary+` nosuperuser`)
 		bases = append(bases, "previous")
 	}
 	for _, base := range bases {
 		m := migrations{t: t, b: b, l: l, server: server, base: base}
+		if base != "" {
+			m.b = nextOf(t, b)
+		}
 		reference := m.database("reference", 0)
-		if err := migrateOne(t, b.program(t), server, reference); err != nil {
+		if err := migrateOne(t, m.b.program(t), server, reference); err != nil {
 			t.Fatal(err)
 		}
 		m.want = query[string](t, server.adminURL(reference), catalog)

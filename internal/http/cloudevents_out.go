@@ -100,12 +100,11 @@ func linkNext(h http.Header, u *url.URL, name, value string) {
 // appendCloudEvents appends the event as a CloudEvent. Its topic is the type of one that has come in otherwise.
 func (e *publishedEvent) appendCloudEvents(b []byte) []byte {
 	return cloudevents.Append(b, &cloudevents.Outgoing{
-		ID: e.Position, Source: "/topics/" + url.PathEscape(e.Topic), Type: e.Topic, Time: e.PublishedAt, Payload: payloadOf(e.Event), Meta: e.Meta,
+		ID: e.Position, Source: "/topics/" + url.PathEscape(e.Topic), Type: e.Topic, Time: e.PublishedAt, Payload: appendValue(nil, e.Event), Meta: e.Meta,
 		Extensions: []cloudevents.Extension{
 			{Name: "queuedposition", Value: strconv.FormatInt(e.Position, 10)},
 			{Name: "queuedtopic", Value: e.Topic},
 			{Name: "queuedkey", Value: e.Key},
-			{Name: "queuedunreadable", Value: unreadableOf(e.Event)},
 		},
 	})
 }

@@ -413,10 +413,11 @@ func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 	}
 	for i, assignment := range invalid {
 		for n, table := range []string{"agent.event", "agent.event_hist"} {
-			columns, values := "", ""
+			var columns, values string
 			if table == "agent.event_hist" {
 				columns, values = ", outcome, finished_at, result", ", 'done', 'infinity', '5'"
 			} else {
+				columns, values = ", text_size", ", 2"
 				h.sql(`alter table agent.event disable trigger user`)
 			}
 			eventTS := "now()"

@@ -9,7 +9,7 @@ import (
 
 func TestCallsAreAnswered503WhenTheSchemaHasMovedBeyondTheProgram(t *testing.T) {
 	t.Parallel()
-	h := setupWith(t, settings{queue: func(cfg *queue.Config) { cfg.SchemaVersion = "0.8.0" }})
+	h := setupWith(t, settings{queue: func(cfg *queue.Config) { cfg.SchemaVersion = "1.0.0" }})
 	h.call("GET", "/readyz", "").want(200)
 	h.insert(`{}`)
 	h.sql(`create or replace function agent_service.oldest_beside() returns text language sql as 'select ''99.0.0''::text'`)

@@ -233,7 +233,7 @@ func (e *publishedEvent) appendMembers(o object) object {
 	o.time("published_at", &e.PublishedAt)
 	o.text("key", e.Key)
 	o.value("meta", e.Meta)
-	o.payload(e.Event)
+	o.value("event", e.Event)
 	return o
 }
 

@@ -897,7 +897,7 @@ func TestFieldThatEverWasTheProofIsNeverKept(t *testing.T) {
 	}
 }
 
-func TestSourceOfAnEarlierVersionKeepsNoSecretsEither(t *testing.T) {
+func TestSourceWrittenByHandKeepsNoSecretsEither(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.putSource("t", `{"kind":"token","header":"X-Token","queue":"in","secrets":["s"]}`)
@@ -1018,7 +1018,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 	if n := h.count(`select (select count(*) from agent.event where queue = 'forged' or queue = 'queued.publish') + (select count(*) from agent.log where topic = 'forged')`); n != 0 {
 		t.Errorf("%d forged events are stored", n)
 	}
-	// A delayed publication of an earlier version may say so.
+	// A delayed publication that was written by hand may say so.
 	h.atHome().sql(`insert into agent.event (queue, event) values ('queued.publish', '{"topic": "late", "event": {}, "meta": {"verified_source": "t", "a": 1}}')`)
 	h.sql(`select agent_service.publish_due()`)
 	if n := h.count(`select count(*) from agent.log where topic = 'late' and meta = '{"a": 1}'`); n != 1 {

@@ -130,9 +130,9 @@ func readVersion(ctx context.Context, tx pgx.Tx) (string, error) {
 }
 
 func readApplied(ctx context.Context, tx pgx.Tx) ([]applied, error) {
-	rows, _ := tx.Query(ctx, "select m.name, m.checksum from agent.migration m order by m.name collate \"C\"") // CollectRows returns the error
+	rows, _ := tx.Query(ctx, "select m.name, m.version, m.checksum from agent.migration m order by m.name collate \"C\"") // CollectRows returns the error
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a applied, err error) {
-		err = row.Scan(&a.name, &a.checksum)
+		err = row.Scan(&a.name, &a.version, &a.checksum)
 		return a, err
 	})
 	if err != nil {

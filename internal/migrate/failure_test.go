@@ -16,7 +16,7 @@ import (
 
 func TestFailingLastStatementLeavesTheDatabaseAsItWas(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"", "0.1.0"} {
+	for _, version := range []string{"", "1.1.0"} {
 		t.Run("database at "+version, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Empty(t).URL
@@ -30,9 +30,9 @@ func TestFailingLastStatementLeavesTheDatabaseAsItWas(t *testing.T) {
 			scripts["idempotent/001-f.sql"] = &fstest.MapFile{Data: []byte(
 				"create function agent.f() returns int language sql as 'select 1';\ninsert into agent.a values (2);\nselect 1/0;",
 			)}
-			status, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "0.2.0"})
+			status, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "1.2.0"})
 			wantError(t, err, nil, "the database is as it was", "idempotent/001-f.sql", "division by zero", "22012")
-			if status.Database != version || status.Program != "0.2.0" {
+			if status.Database != version || status.Program != "1.2.0" {
 				t.Errorf("the status says %+v", status)
 			}
 			wantCatalog(t, db, before)

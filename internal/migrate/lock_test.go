@@ -36,7 +36,7 @@ func TestTenRunsAtOnceMigrateOnce(t *testing.T) {
 	for i := range processes {
 		group.Go(func() {
 			statuses[i], errs[i] = migrate.Run(ctx, migrate.Config{
-				DatabaseURL: db, Scripts: scripts, Version: "0.1.0", LockDelay: time.Hour, Logger: zerolog.New(waiting),
+				DatabaseURL: db, Scripts: scripts, Version: "1.1.0", LockDelay: time.Hour, Logger: zerolog.New(waiting),
 			})
 		})
 	}
@@ -53,7 +53,7 @@ func TestTenRunsAtOnceMigrateOnce(t *testing.T) {
 	for _, status := range statuses {
 		if status.Due() {
 			migrated++
-		} else if status.Database != "0.1.0" {
+		} else if status.Database != "1.1.0" {
 			t.Errorf("a process went on with %+v", status)
 		}
 	}
@@ -107,7 +107,7 @@ func TestMigrationDoesNotDeadlockWithRunningTransactions(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	files := []string{"incremental/001-tables.sql", "create table agent.event (n int); create table agent.queue (n int)"}
-	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: tree(files...), Version: "0.1.0"}); err != nil {
+	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: tree(files...), Version: "1.1.0"}); err != nil {
 		t.Fatal(err)
 	}
 	files = append(files, "incremental/002-more.sql", "alter table agent.queue add m int; alter table agent.event add m int")
@@ -116,7 +116,7 @@ func TestMigrationDoesNotDeadlockWithRunningTransactions(t *testing.T) {
 	exec(t, service, "begin; insert into agent.event values (1)")
 	migrated := make(chan error, 1)
 	go func() {
-		_, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: tree(files...), Version: "0.2.0"})
+		_, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: tree(files...), Version: "1.2.0"})
 		migrated <- err
 	}()
 	watcher := connect(t, db)

@@ -25,6 +25,8 @@ import (
 var (
 	// ErrProgramOlder: the database was migrated by a newer program.
 	ErrProgramOlder = errors.New("the program is older than the database")
+	// ErrDevelopment: a version below the first release made the database, or scripts that this release does not have. Nothing upgrades it.
+	ErrDevelopment = errors.New("the database was made by a development version of queued")
 	// ErrNotOwner: a migration is due, and only the owner of the schema agent may run it. Only Run.
 	ErrNotOwner = errors.New("not the owner of the schema agent")
 	// ErrScriptChanged: an applied incremental script was changed, renamed or removed, or one was added without a new version.
@@ -60,7 +62,7 @@ type Status struct {
 func (s Status) Due() bool { return compareVersions(s.Database, s.Program) < 0 }
 
 // Check compares the database with the program and changes nothing. It needs to read agent.version and agent.migration only. It fails with
-// ErrProgramOlder, ErrScriptChanged or ErrBadScripts, or when the database cannot be reached or used.
+// ErrProgramOlder, ErrDevelopment, ErrScriptChanged or ErrBadScripts, or when the database cannot be reached or used.
 func Check(ctx context.Context, cfg Config) (Status, error) {
 	m, err := open(ctx, cfg, true)
 	if err != nil {
@@ -150,6 +152,9 @@ func (m *migrator) gate(ctx context.Context) (Status, state, error) {
 // compare returns the scripts that are due. On an error Pending is empty, and the versions are those found.
 func (m *migrator) compare(found state) (Status, error) {
 	status := Status{Database: found.version, Program: m.cfg.Version}
+	if found.migrated && compareVersions(found.version, sql.FirstRelease) < 0 {
+		return status, fmt.Errorf("%w, %s, which no release upgrades: make the database anew", ErrDevelopment, found.version)
+	}
 	order := compareVersions(found.version, status.Program)
 	if order > 0 {
 		return status, fmt.Errorf("%w: the database is at %s, this program is %s: run a newer queued", ErrProgramOlder, found.version, status.Program)

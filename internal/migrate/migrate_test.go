@@ -21,7 +21,7 @@ func TestMigratingTwiceLeavesTheSameCatalog(t *testing.T) {
 	db := pgtest.Empty(t).URL
 
 	first := run(t, migrate.Config{DatabaseURL: db})
-	if first.Database != "" || !first.Due() || first.Pending[0] != "incremental/001-event.sql" {
+	if first.Database != "" || !first.Due() || first.Pending[0] != "incremental/001-service.sql" {
 		t.Errorf("an empty database was found as %+v", first)
 	}
 	once := catalog(t, db)
@@ -30,7 +30,7 @@ func TestMigratingTwiceLeavesTheSameCatalog(t *testing.T) {
 	}
 
 	second := run(t, migrate.Config{DatabaseURL: db, Version: "999.0.0"})
-	if second.Database != first.Program || !second.Due() || slices.Contains(second.Pending, "incremental/001-event.sql") {
+	if second.Database != first.Program || !second.Due() || slices.Contains(second.Pending, "incremental/001-service.sql") {
 		t.Errorf("the second migration was %+v", second)
 	}
 	isVersionRow := func(line string) bool { return strings.HasPrefix(line, "version ") }
@@ -54,8 +54,8 @@ func TestIncrementalScriptsRunOnceAndIdempotentOnesAlways(t *testing.T) {
 		"idempotent/002-second.sql", "insert into agent.log (what) values ('second'); select pg_sleep(1)",
 	)
 	var log bytes.Buffer
-	status := run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "0.1.0", Logger: zerolog.New(&log).Level(zerolog.InfoLevel)})
-	want := migrate.Status{Program: "0.1.0", Pending: []string{
+	status := run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "1.1.0", Logger: zerolog.New(&log).Level(zerolog.InfoLevel)})
+	want := migrate.Status{Program: "1.1.0", Pending: []string{
 		"incremental/001-log.sql", "incremental/002-two.sql", "idempotent/001-first.sql", "idempotent/002-second.sql",
 	}}
 	if diff := cmp.Diff(want, status); diff != "" {
@@ -64,11 +64,11 @@ func TestIncrementalScriptsRunOnceAndIdempotentOnesAlways(t *testing.T) {
 	if lines := strings.Count(log.String(), "\n"); lines != 2 || !strings.Contains(log.String(), `"script":"idempotent/002-second.sql"`) {
 		t.Errorf("logged %d lines, want one for the slow script and one at the end:\n%s", lines, log.String())
 	}
-	run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "0.1.0"})
+	run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "1.1.0"})
 
 	scripts["incremental/003-three.sql"] = &fstest.MapFile{Data: []byte("insert into agent.log (what) values ('three')")}
-	status = run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "0.2.0"})
-	want = migrate.Status{Database: "0.1.0", Program: "0.2.0", Pending: []string{
+	status = run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "1.2.0"})
+	want = migrate.Status{Database: "1.1.0", Program: "1.2.0", Pending: []string{
 		"incremental/003-three.sql", "idempotent/001-first.sql", "idempotent/002-second.sql",
 	}}
 	if diff := cmp.Diff(want, status); diff != "" {
@@ -80,14 +80,14 @@ func TestIncrementalScriptsRunOnceAndIdempotentOnesAlways(t *testing.T) {
 		column(t, conn, "select what from agent.log order by line")); diff != "" {
 		t.Errorf("what ran (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"001-log.sql 0.1.0", "002-two.sql 0.1.0", "003-three.sql 0.2.0"},
+	if diff := cmp.Diff([]string{"001-log.sql 1.1.0", "002-two.sql 1.1.0", "003-three.sql 1.2.0"},
 		column(t, conn, "select name || ' ' || version from agent.migration where checksum is not null and took > '0' order by name")); diff != "" {
 		t.Errorf("agent.migration (-want +got):\n%s", diff)
 	}
-	if version := query[string](t, conn, "select version from agent.version"); version != "0.2.0" {
+	if version := query[string](t, conn, "select version from agent.version"); version != "1.2.0" {
 		t.Errorf("agent.version is %s", version)
 	}
-	if _, err := conn.Exec(t.Context(), "insert into agent.version (version) values ('0.3.0')"); err == nil {
+	if _, err := conn.Exec(t.Context(), "insert into agent.version (version) values ('1.3.0')"); err == nil {
 		t.Error("agent.version takes a second row")
 	}
 }
@@ -115,12 +115,12 @@ func TestCheckChangesNothing(t *testing.T) {
 		}
 		wantCatalog(t, db, before)
 	}
-	check(migrate.Status{Program: "0.1.0", Pending: []string{"incremental/001-a.sql", "idempotent/001-f.sql"}})
-	run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "0.1.0"})
-	check(migrate.Status{Database: "0.1.0", Program: "0.1.0"})
-	check(migrate.Status{Database: "0.1.0", Program: "0.2.0", Pending: []string{"idempotent/001-f.sql"}})
+	check(migrate.Status{Program: "1.1.0", Pending: []string{"incremental/001-a.sql", "idempotent/001-f.sql"}})
+	run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "1.1.0"})
+	check(migrate.Status{Database: "1.1.0", Program: "1.1.0"})
+	check(migrate.Status{Database: "1.1.0", Program: "1.2.0", Pending: []string{"idempotent/001-f.sql"}})
 
-	if status := run(t, migrate.Config{DatabaseURL: readOnly, Scripts: scripts, Version: "0.1.0"}); status.Due() {
+	if status := run(t, migrate.Config{DatabaseURL: readOnly, Scripts: scripts, Version: "1.1.0"}); status.Due() {
 		t.Errorf("a run in a read-only session found %+v", status)
 	}
 }

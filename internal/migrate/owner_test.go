@@ -23,36 +23,36 @@ func TestOnlyTheOwnerMigrates(t *testing.T) {
 	}
 
 	before := catalog(t, db)
-	_, err := migrate.Run(t.Context(), as(owner, "0.1.0"))
+	_, err := migrate.Run(t.Context(), as(owner, "1.1.0"))
 	wantError(t, err, nil, "may not create the schema agent", fmt.Sprintf(`create schema agent authorization "%s"`, owner))
 	wantCatalog(t, db, before)
 
 	exec(t, admin, fmt.Sprintf(`create schema agent authorization "%s"`, owner)) // as the error says
-	run(t, as(owner, "0.1.0"))
+	run(t, as(owner, "1.1.0"))
 	if tables := column(t, admin, fmt.Sprintf("select tablename from pg_tables where schemaname = 'agent' and tableowner = '%s' order by 1", owner)); !slices.Equal(tables, []string{"a", "migration", "version"}) {
 		t.Errorf("the owner owns %v", tables)
 	}
 
-	_, err = migrate.Check(t.Context(), as(other, "0.1.0"))
+	_, err = migrate.Check(t.Context(), as(other, "1.1.0"))
 	grants := fmt.Sprintf(`grant usage on schema agent to "%s"; grant select on agent.version, agent.migration to "%[1]s"`, other)
 	wantError(t, err, nil, "may not read which version", grants)
 	exec(t, admin, grants)
 
-	if status := run(t, as(other, "0.1.0")); status.Due() {
+	if status := run(t, as(other, "1.1.0")); status.Due() {
 		t.Errorf("up to date, yet found %+v", status)
 	}
-	status, err := migrate.Check(t.Context(), as(other, "0.2.0"))
+	status, err := migrate.Check(t.Context(), as(other, "1.2.0"))
 	if err != nil || !status.Due() {
 		t.Errorf("a check by another role got %+v, %v", status, err)
 	}
 	before = catalog(t, db)
-	_, err = migrate.Run(t.Context(), as(other, "0.2.0"))
+	_, err = migrate.Run(t.Context(), as(other, "1.2.0"))
 	wantError(t, err, migrate.ErrNotOwner, owner, other)
-	_, err = migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "0.2.0"})
+	_, err = migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "1.2.0"})
 	wantError(t, err, migrate.ErrNotOwner, owner) // a superuser is no exception: what it makes would be its own
 	wantCatalog(t, db, before)
 
-	if status := run(t, as(owner, "0.2.0")); !status.Due() {
+	if status := run(t, as(owner, "1.2.0")); !status.Due() {
 		t.Errorf("the owner found %+v", status)
 	}
 }
@@ -65,7 +65,7 @@ func TestSchemaOfSomebodyElseIsLeftAlone(t *testing.T) {
 		"a type":                      {"create schema agent; create type agent.t as enum ('a')", "holds something else than queued's"},
 		"a table version":             {"create schema agent; create table agent.version (version text)", "holds something else than queued's"},
 		"tables of other columns":     {"create schema agent; create table agent.version (id int); create table agent.migration (id int)", "read agent.version"},
-		"other migrations":            {"create schema agent; create table agent.version as select '0.1.0' as version; create table agent.migration (id int)", "read agent.migration"},
+		"other migrations":            {"create schema agent; create table agent.version as select '1.1.0' as version; create table agent.migration (id int)", "read agent.migration"},
 		"a version of something else": {"create schema agent; create table agent.version as select 'v7' as version; create table agent.migration (name text, checksum bytea)", `says "v7", which is no version of queued`},
 		"no row":                      {"create schema agent; create table agent.version (version text); create table agent.migration (name text, checksum bytea)", "agent.version is empty"},
 	} {

@@ -12,19 +12,19 @@ func TestMigrationIsRefusedWhileProcessesLiveThatCannotRunOnIt(t *testing.T) {
 	db := pgtest.Empty(t).URL
 	scripts := tree("incremental/001-a.sql", `
 		create table agent.process_metric (id text, process text, category text, value text, updated_at timestamptz)`)
-	run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "0.6.0"})
+	run(t, migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "1.6.0"})
 	conn := connect(t, db)
 	exec(t, conn, `
 		insert into agent.process_metric values
-		  ('a', 'old-host:1', 'version', '0.4.0', now() - interval '3 s')
-		, ('a', 'old-host:1', 'posted', '0.1.0', now())
-		, ('b', 'dead-host:2', 'version', '0.1.0', now() - interval '1 minute')
-		, ('c', 'good-host:3', 'version', '0.5.0', now())
-		, ('d', 'new-host:4', 'version', '0.6.0', now())`)
-	next := migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "0.7.0", Oldest: "0.5.0"}
+		  ('a', 'old-host:1', 'version', '1.4.0', now() - interval '3 s')
+		, ('a', 'old-host:1', 'posted', '1.1.0', now())
+		, ('b', 'dead-host:2', 'version', '1.1.0', now() - interval '1 minute')
+		, ('c', 'good-host:3', 'version', '1.5.0', now())
+		, ('d', 'new-host:4', 'version', '1.6.0', now())`)
+	next := migrate.Config{DatabaseURL: db, Scripts: scripts, Version: "1.7.0", Oldest: "1.5.0"}
 	before := catalog(t, db)
 	_, err := migrate.Run(t.Context(), next)
-	wantError(t, err, migrate.ErrProcessesTooOld, "old-host:1 (version 0.4.0, last seen ", "0.5.0 or newer", "--force-migrate", "QUEUED_FORCE_MIGRATE")
+	wantError(t, err, migrate.ErrProcessesTooOld, "old-host:1 (version 1.4.0, last seen ", "1.5.0 or newer", "--force-migrate", "QUEUED_FORCE_MIGRATE")
 	if after := catalog(t, db); len(after) != len(before) {
 		t.Errorf("the refused migration has left something behind: %q, before %q", after, before)
 	}
@@ -35,10 +35,10 @@ func TestMigrationIsRefusedWhileProcessesLiveThatCannotRunOnIt(t *testing.T) {
 	forced := next
 	forced.IsForced = true
 	run(t, forced)
-	if version := query[string](t, conn, "select version from agent.version"); version != "0.7.0" {
+	if version := query[string](t, conn, "select version from agent.version"); version != "1.7.0" {
 		t.Errorf("the forced migration has left version %s", version)
 	}
 	exec(t, conn, `delete from agent.process_metric where id = 'a'`)
-	next.Version = "0.8.0"
+	next.Version = "1.8.0"
 	run(t, next)
 }

@@ -42,6 +42,16 @@ func TestNobodyMayUseTheInternalSchemasButTheirOwnerAndTheService(t *testing.T) 
 	}
 }
 
+func TestTablesSayWhatTheyHold(t *testing.T) {
+	t.Parallel()
+	if silent := column(t, connect(t, pgtest.New(t).URL), `
+		select c.oid::regclass::text from pg_class c
+		where c.relnamespace in ('agent'::regnamespace, 'agent_private'::regnamespace) and c.relkind in ('r', 'p') and not c.relispartition
+		and obj_description(c.oid, 'pg_class') is null`); len(silent) > 0 {
+		t.Errorf("these tables have no comment: %q", silent)
+	}
+}
+
 // TestNoFunctionThatForbidsPlansCompilesThem: what is forbidden and cannot be avoided makes a plan look so expensive that the server compiles it, which
 // takes a multiple of its run.
 func TestNoFunctionThatForbidsPlansCompilesThem(t *testing.T) {

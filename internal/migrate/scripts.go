@@ -9,6 +9,8 @@ import (
 	"path"
 	"regexp"
 	"unicode/utf8"
+
+	"github.com/queued/queued/sql"
 )
 
 // script is one file of SQL.
@@ -25,8 +27,8 @@ type scripts []script
 
 // applied is an incremental script as a database has recorded it.
 type applied struct {
-	name     string
-	checksum []byte
+	name, version string // version is the program's that applied it
+	checksum      []byte
 }
 
 const (
@@ -74,14 +76,19 @@ func load(files fs.FS) (scripts, error) {
 }
 
 // pending returns the scripts to run on a database: the incremental ones that it has not applied, then all idempotent ones. It fails with
-// ErrScriptChanged unless those applied, ordered by name, are the first of this program's, with the same bodies.
+// ErrScriptChanged unless those applied, ordered by name, are the first of this program's, with the same bodies; with ErrDevelopment if it is one of the
+// first release's that differs, as those changed until the release.
 func (all scripts) pending(done []applied) (scripts, error) {
 	for i, d := range done {
+		isThere := i < len(all) && all[i].folder == incrementalFolder && all[i].name == d.name
+		isSame := isThere && bytes.Equal(all[i].checksum[:], d.checksum)
 		switch {
-		case i >= len(all) || all[i].folder != incrementalFolder || all[i].name != d.name:
+		case !isSame && compareVersions(d.version, sql.FirstRelease) <= 0:
+			return nil, fmt.Errorf("%w, as its incremental/%s is not that of this program: make the database anew", ErrDevelopment, d.name)
+		case !isThere:
 			return nil, fmt.Errorf("%w: it has applied incremental/%s, which this program does not have at that place: "+
 				"was the script renamed or removed, or the database migrated from another branch?", ErrScriptChanged, d.name)
-		case !bytes.Equal(all[i].checksum[:], d.checksum):
+		case !isSame:
 			return nil, fmt.Errorf("%w: incremental/%s was changed since: restore it and make the change in a new script", ErrScriptChanged, d.name)
 		}
 	}

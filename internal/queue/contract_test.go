@@ -308,7 +308,7 @@ func TestLeastPrivilegedRoleCanOnlyInsert(t *testing.T) {
 		`grant execute on function agent.insert_event to "` + role + `"`,
 		`set role "` + role + `"`,
 		`select agent.insert_event('{"a":1}')`,
-		`set agent.checked to 'yes'`, // an earlier version skipped the checks with it
+		`set agent.checked to 'yes'`,
 	} {
 		if _, err := sql.Exec(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)

@@ -99,10 +99,11 @@ var invalidHistoryValues = []string{
 // insertInvalidRows inserts one event with each of the assignments into a queue or into history, and returns the ids.
 func insertInvalidRows(t *testing.T, b env, table string, assignments []string) (ids []int64) {
 	t.Helper()
-	columns, values := "", ""
+	var columns, values string
 	if table == "agent.event_hist" {
 		columns, values = ", outcome, finished_at", ", 'done', now()"
 	} else {
+		columns, values = ", text_size", ", 2"
 		b.exec(t, `alter table agent.event disable trigger user`)
 	}
 	for i, assignment := range assignments {

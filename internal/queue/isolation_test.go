@@ -174,14 +174,14 @@ func TestUnreadableClaimIsReleased(t *testing.T) {
 	b.exec(t, `
 		create function agent_service.claim_from_watermarks(_queue text, _limit int4, _max_attempts int4, _invisible_for interval, _order text,
 			_types text[] default null, _exclude_ids int8[] default null, _workers text[] default null, _lanes int4[] default null,
-			_lane_types text[] default null, _marks timestamptz[] default null, _with_tokens boolean default false, _max_bytes int8 default null, _hashes bytea default null)
+			_lane_types text[] default null, _marks timestamptz[] default null, _max_bytes int8 default null, _hashes bytea default null)
 		returns table (id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 		, nacked_at timestamptz, last_error text, requeued_from int8
 		, type text, source text, priority text, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
 		, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz, slot int4, group_key text)
 		language sql volatile set search_path to pg_catalog, pg_temp
 		as $$ select `+columns(`case when event ->> 'n' = '1' then 'none' else priority::text end`)+` from agent_service.take_events_as_it_is(_queue, _limit, _max_attempts, _invisible_for, _order,
-			_types, _exclude_ids, _workers, _lanes, _lane_types, _marks, _with_tokens, _max_bytes, _hashes) $$`)
+			_types, _exclude_ids, _workers, _lanes, _lane_types, _marks, _max_bytes, _hashes) $$`)
 	if events, err := b.Claim(t.Context(), queue.ClaimParams{Queue: "odd", Limit: 2}); !errors.Is(err, queue.ErrUnavailable) {
 		t.Fatalf("the claim returned %+v, %v", events, err)
 	}

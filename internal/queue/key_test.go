@@ -351,64 +351,6 @@ func TestKeysAreTheSameForTheServiceAndSQL(t *testing.T) {
 	}
 }
 
-// setPreviousFingerprint gives the latest key the fingerprint that version 0.2.0 computed for a request.
-func (b env) setPreviousFingerprint(t *testing.T, event, option, delay, vt string) {
-	t.Helper()
-	b.exec(t, fmt.Sprintf(`update agent.idempotency
-		set fingerprint = md5(jsonb_build_array(%s::jsonb, %s::jsonb, %s::interval, %s::timestamptz)::text)
-		where event_id = (select max(event_id) from agent.idempotency)`, event, option, delay, vt))
-}
-
-func TestKeysOfThePreviousVersionDeduplicate(t *testing.T) {
-	t.Parallel()
-	b := setup(t, nil)
-	const (
-		utc    = "set timezone to 'UTC'"
-		berlin = "set timezone to 'Europe/Berlin'"
-	)
-	for name, c := range map[string]struct {
-		event, arguments  string
-		option, delay, vt string // in the form of the fingerprint
-		same, different   string
-	}{
-		"plain": {`'{"n":1.0}'`, ``, `'{"key": "plain"}'`, `null`, `null`, `'{"n":1}'`, `'{"n":2}'`},
-		"vt": {
-			`'{}'`, `, _vt => '2126-07-01 12:00+00'`, `'{"key": "vt"}'`, `null`, `'2126-07-01 12:00+00'`,
-			`'{}', _vt => '2126-07-01 14:00+02'`, `'{}', _vt => '2126-07-01 14:00+00'`,
-		},
-		"delay": {`'{}'`, `, _delay => '1 day'`, `'{"key": "delay"}'`, `'1 day'`, `null`, `'{}', _delay => '24 hours'`, `'{}', _delay => '25 hours'`},
-		"options": {
-			`'{}'`, `, _type => 't', _priority => 3, _expires_at => '2126-07-01 12:00+00'`,
-			`'{"type": "t", "priority": 3, "key": "options", "expires_at": "2126-07-01T12:00:00+00:00"}'`, `null`, `null`,
-			`'{}', _type => 't', _priority => 3, _expires_at => '2126-07-01 14:00+02'`, `'{}', _type => 't', _priority => 4, _expires_at => '2126-07-01 14:00+02'`,
-		},
-	} {
-		key := `, _key => '` + name + `'`
-		first, state := insertAs(t, b.sql, utc, c.event+c.arguments+key)
-		if state != "" {
-			t.Fatal(name, state)
-		}
-		b.setPreviousFingerprint(t, c.event, c.option, c.delay, c.vt)
-		for _, at := range []string{"in its queue", "in history"} {
-			for _, zone := range []string{utc, berlin} {
-				for _, arguments := range []string{c.event + c.arguments, c.same} {
-					if id, state := insertAs(t, b.sql, zone, arguments+key); id != first {
-						t.Errorf("%s, %s, %s: event %d %s, want event %d", at, zone, arguments, id, state, first)
-					}
-				}
-				if id, state := insertAs(t, b.sql, zone, c.different+key); state != "QD005" {
-					t.Errorf("%s, %s, %s: event %d %s", at, zone, c.different, id, state)
-				}
-			}
-			b.exec(t, `select from agent_private.move_to_history(array[$1::int8], 'done')`, first)
-		}
-		b.exec(t, `delete from agent.event_hist`) // as pruning does
-		if id, state := insertAs(t, b.sql, utc, c.event+c.arguments+key); id != first {
-			t.Errorf("without the event in history: event %d %s, want event %d", id, state, first)
-		}
-	}
-}
-
 func TestKeyPrunedDuringARepetitionStillReturnsAnEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -115,11 +115,11 @@ func TestSchemaThatHasMovedBeyondTheProgramTurnsReadinessOff(t *testing.T) {
 
 func TestRunningServiceNoticesThatTheSchemaHasMovedBeyondIt(t *testing.T) {
 	t.Parallel()
-	b := setup(t, func(c *queue.Config) { c.SchemaVersion = "0.8.0" })
+	b := setup(t, func(c *queue.Config) { c.SchemaVersion = "1.0.0" })
 	runService(t, b.Service)
 	b.exec(t, `create or replace function agent_service.oldest_beside() returns text language sql as 'select ''99.0.0''::text'`)
 	eventually(t, "the service notices it", b.IsOutdated)
-	b.exec(t, `create or replace function agent_service.oldest_beside() returns text language sql as 'select ''0.8.0''::text'`)
+	b.exec(t, `create or replace function agent_service.oldest_beside() returns text language sql as 'select ''1.0.0''::text'`)
 	eventually(t, "the service notices that it is so no more", func() bool { return !b.IsOutdated() })
 }
 

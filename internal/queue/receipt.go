@@ -42,8 +42,7 @@ func receiptOf[T string | []byte](e *Event, token T) string {
 	return string(b)
 }
 
-// readReceipt returns the attempt and the hash of the token that a receipt of an event has. Where it is none, or may be one of version 0.7.0, which end in the digits of a
-// time, ok is false: the database then compares its text, see agent_private.is_receipt.
+// readReceipt returns the attempt and the hash of the token that a receipt of an event has. Where it is none, ok is false.
 func readReceipt(id int64, receipt string) (attempt int32, hash []byte, ok bool) {
 	var t token
 	ofEvent, ofAttempt, isCut := strings.Cut(receipt, ".")
@@ -55,16 +54,12 @@ func readReceipt(id int64, receipt string) (attempt int32, hash []byte, ok bool)
 	if err != nil || n < 1 || n > math.MaxInt32 || ofAttempt != strconv.FormatInt(n, 10) {
 		return 0, nil, false
 	}
-	hasLetter := false
 	for i := range t {
 		c := ofToken[i]
-		switch {
-		case c >= 'a' && c <= 'f':
-			hasLetter = true
-		case c < '0' || c > '9':
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
 			return 0, nil, false
 		}
 		t[i] = c
 	}
-	return int32(n), t.hash(), hasLetter
+	return int32(n), t.hash(), true
 }

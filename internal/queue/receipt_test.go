@@ -167,83 +167,16 @@ func TestEachEventOfALargeClaimHasAReceiptOfItsOwn(t *testing.T) {
 	}
 }
 
-// formerClaim claims an event as a process of version 0.7.0 does, and returns the lease with the receipt that it makes.
-func formerClaim(t *testing.T, b env) queue.Lease {
-	t.Helper()
-	var id int64
-	var attempts int32
-	var claimed []time.Time
-	err := b.sql.QueryRow(t.Context(), `
-		select id, attempts, claimed
-		from agent_service.claim_from_watermarks('default', 1, 3, '1h'::interval, 'fifo', null, null, null, null, null, null)`).Scan(&id, &attempts, &claimed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return queue.Lease{ID: id, Receipt: fmt.Sprintf("%d.%d.%d", id, attempts, claimed[len(claimed)-1].UnixMicro())}
-}
-
-func TestReceiptsOfProcessesOfTheVersionBeforeStayValid(t *testing.T) {
-	t.Parallel()
-	b := setup(t, nil)
-	b.insertN(t, "", 3)
-
-	acked := formerClaim(t, b)
-	if _, err := b.Extend(t.Context(), acked, time.Hour); err != nil {
-		t.Error(err)
-	}
-	for range 2 {
-		if r := b.ack(t, acked); r.Err != nil || r.Outcome != queue.Done {
-			t.Errorf("the ack returned %+v", r)
-		}
-	}
-	nacked := formerClaim(t, b)
-	for range 2 {
-		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: nacked, Final: true}); err != nil {
-			t.Error(err)
-		}
-	}
-
-	lost := formerClaim(t, b)
-	b.endLease(t, lost.ID)
-	owner := b.claimOne(t)
-	if r := b.ack(t, lost); !errors.Is(r.Err, queue.ErrLeaseLost) {
-		t.Errorf("the ack with the lease that was taken over returned %+v", r)
-	}
-	checkStillHeld(t, b, owner)
-
-	// The other way round, and a claim of either kind that is released.
-	b.insertN(t, "", 1)
-	e := b.claimOne(t)
-	b.endLease(t, e.ID)
-	taken := formerClaim(t, b)
-	if r := b.ack(t, lease(e)); !errors.Is(r.Err, queue.ErrLeaseLost) {
-		t.Errorf("the ack with the lease that was taken over by a former process returned %+v", r)
-	}
-	if err := b.Release(t.Context(), []queue.Lease{taken}); err != nil {
-		t.Error(err)
-	}
-	former := formerClaim(t, b)
-	b.endLease(t, former.ID)
-	if err := b.Release(t.Context(), []queue.Lease{lease(b.claimOne(t))}); err != nil {
-		t.Error(err)
-	}
-	if r := b.ack(t, former); r.Err != nil || r.Outcome != queue.Done {
-		t.Errorf("the ack after a release returned %+v", r)
-	}
-}
-
 func TestAcksOfOneTransactionMayHaveReceiptsOfAnyKind(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.insertN(t, "", 6)
-	former, wrongFormer := formerClaim(t, b), formerClaim(t, b)
-	wrongFormer.Receipt += "0"
+	b.insertN(t, "", 4)
 	events := b.claim(t, queue.ClaimParams{Limit: 4, InvisibleFor: time.Hour}, 4)
 	wrong, unreadable, unconditional := lease(events[1]), lease(events[2]), queue.Lease{ID: events[3].ID}
 	wrong.Receipt = strings.Replace(wrong.Receipt, ".1.", ".2.", 1)
 	unreadable.Receipt = strings.Replace(unreadable.Receipt, ".", "..", 1)
 	for range 2 {
-		results, err := b.Ack(t.Context(), acks(former, wrongFormer, lease(events[0]), wrong, unreadable, unconditional))
+		results, err := b.Ack(t.Context(), acks(lease(events[0]), wrong, unreadable, unconditional))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +185,7 @@ func TestAcksOfOneTransactionMayHaveReceiptsOfAnyKind(t *testing.T) {
 			got[i] = string(r.Outcome) + errorText(r.Err)
 		}
 		lost := queue.ErrLeaseLost.Error()
-		want := []string{"done", lost, "done", lost, lost, "done"}
+		want := []string{"done", lost, lost, "done"}
 		if !slices.Equal(got, want) {
 			t.Errorf("the acks returned %q, want %q", got, want)
 		}

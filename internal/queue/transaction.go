@@ -639,7 +639,7 @@ func (tx *transaction) addClaim(op *operation) {
 	tx.query(`
 		select id, attempts, claim_token, slot, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt, group_key
-		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12, _hashes => $13)`,
+		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _max_bytes => $12, _hashes => $13)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
 			c.start.Priorities, c.start.Types, c.start.Marks, maxCommitBytes, hashes,

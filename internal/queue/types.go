@@ -82,8 +82,8 @@ type Event struct {
 	DeadLetteredAs *int64
 }
 
-// Unreadable is why an event that is stored has no payload. The text of a payload is bounded when it is inserted, but was not by earlier versions,
-// nor is that of rows written past the checks.
+// Unreadable is why an event of history has no payload. The text of a payload is bounded when it is inserted; that of rows written into history by
+// hand is not.
 const Unreadable = "the event cannot be read: its JSON is too long as text, or nested too deeply"
 
 // Lease names a claimed event and the receipt of its claim. With an empty receipt a call is about whatever lease there is.

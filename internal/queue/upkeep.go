@@ -58,7 +58,6 @@ func (s *Service) addUpkeepTasks() {
 	add("deliveries", s.deleteBatches(`select agent.prune_deliveries($1)`))
 	add("groups", s.pruneGroups)
 	add("executions", s.oneStep(`select agent.prune_executions()`))
-	add("forwarding_functions", s.oneStep(`select agent_service.drop_forwarding_functions()`))
 }
 
 // Upkeep describes the tasks of upkeep.

@@ -65,10 +65,10 @@ type Spec struct {
 	Name     string          // free text, empty: none
 	Owner    string          // an owner's id, empty: none
 	Queue    string          // of its events, empty: the default queue, or none with a Topic
-	Topic    string          `json:",omitzero"` // its occurrences are published to; then it has no Queue, Type, Priority and Group
+	Topic    string          // its occurrences are published to; then it has no Queue, Type, Priority and Group
 	Type     string          // of its events, empty: none
 	Priority int32           // of its events, lower first
-	Group    string          `json:",omitzero"` // of its events, at most 255 bytes; empty: none of their own
+	Group    string          // of its events, at most 255 bytes; empty: none of their own
 	Event    json.RawMessage // a JSON object, the payload of each event
 
 	// At is the time of a schedule without RRule and Cron. With an RRule it is where the rule starts (DTSTART). A Cron has none.

@@ -3,8 +3,6 @@ package schedule
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,10 +30,10 @@ type Created struct {
 // Create creates a schedule. Occurrences before now are left out, except that a single time that is over is left to the misfire policy. It fails with an
 // *InvalidError, with an *UndeclaredError, and with ErrKeyReused when the key belongs to another request.
 func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
-	var request, oldHash string
+	var request string
 	if p.IdempotencyKey != "" {
 		var err error
-		if request, oldHash, err = p.request(); err != nil {
+		if request, err = p.request(); err != nil {
 			return Created{}, wrap("creating a schedule", err)
 		}
 	}
@@ -48,9 +46,9 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 	}, func(ctx context.Context, record string) (row, error) {
 		return s.writeRow(ctx, `
 			select `+columns+`, i.replayed as deduplicated
-			from agent_service.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i, lateral (select (i.schedule).*) s
+			from agent_service.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb) i, lateral (select (i.schedule).*) s
 			where `+pg.RequireQueue(s.cfg.DeclaredOnly, "s.queue"),
-			record, p.IdempotencyKey, request, oldHash)
+			record, p.IdempotencyKey, request)
 	})
 	return Created{stored.Schedule, stored.Deduplicated}, err
 }
@@ -119,14 +117,8 @@ func (s *Service) Preview(ctx context.Context, p PreviewParams) ([]Upcoming, err
 	return upcoming, wrap("previewing a schedule", err)
 }
 
-// request returns the values that distinguish requests under one idempotency key, as JSON: all of them, with their defaults. oldHash is the one that versions
-// up to 0.2.0 stored: the hash of the request's text.
-func (s Spec) request() (request, oldHash string, err error) {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return "", "", &InvalidError{Field: "event", Detail: "must be a JSON object"}
-	}
-	sum := sha256.Sum256(text)
+// request returns the values that distinguish requests under one idempotency key, as JSON: all of them, with their defaults.
+func (s Spec) request() (string, error) {
 	_, _ = s.check() // sets the defaults; a value that it refuses is refused again before anything is stored
 	parts := strings.Split(trimRule(s.RRule), ";")
 	slices.Sort(parts)
@@ -136,8 +128,11 @@ func (s Spec) request() (request, oldHash string, err error) {
 			*m = &Moment{Time: (*m).Time.UTC(), IsInstant: (*m).IsInstant}
 		}
 	}
-	text, err = json.Marshal(s)
-	return string(text), hex.EncodeToString(sum[:]), err
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", &InvalidError{Field: "event", Detail: "must be a JSON object"}
+	}
+	return string(text), nil
 }
 
 // check sets the defaults of a spec, and fails with an *InvalidError where it contradicts itself. The database checks single values.

@@ -263,23 +263,3 @@ func TestPatchMovesAScheduleBetweenItsQueueAndATopic(t *testing.T) {
 		}
 	}
 }
-
-// Those of version 0.4.0 and before have no topic in what is compared.
-func TestIdempotencyKeysOfVersionsWithoutTopicsStillStand(t *testing.T) {
-	t.Parallel()
-	env := setup(t)
-	p := schedule.CreateParams{Spec: schedule.Spec{Cron: "@daily", Timezone: "UTC", Event: json.RawMessage(`{"a": 1}`)}, IdempotencyKey: "k"}
-	first, err := env.Create(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	env.exec(t, `update agent.schedule set request_hash = agent_private.hash_json('{"Name": "", "Owner": "", "Queue": "default", "Type": "", "Priority": 0, "Event": {"a": 1},
-		"At": null, "RRule": "", "Cron": "@daily", "Timezone": "UTC", "Starts": null, "Ends": null, "Count": 0, "Misfire": "once", "Gap": "forward", "Overlap": "first", "Leap": "feb28"}')`)
-	if again, err := env.Create(t.Context(), p); err != nil || again.ID != first.ID {
-		t.Errorf("schedule %d, %v", again.ID, err)
-	}
-	p.Topic = "tick"
-	if _, err := env.Create(t.Context(), p); !errors.Is(err, schedule.ErrKeyReused) {
-		t.Errorf("the same with a topic: %v", err)
-	}
-}

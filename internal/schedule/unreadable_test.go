@@ -12,7 +12,7 @@ import (
 // unreadable is why the event of a schedule cannot be read.
 const unreadable = "the event cannot be read: its JSON is too long as text, or nested too deeply"
 
-// As an earlier version has stored it: numbers that take little of a table, and more as text than can be.
+// The owner of the table can write it past the checks: numbers that take little of a table, and more as text than can be.
 func TestScheduleWhoseEventCannotBeReadPausesOnlyItself(t *testing.T) {
 	t.Parallel()
 	env := setup(t)

@@ -357,7 +357,7 @@ func TestDeliveryThatIsKilledAtAnyStatementHappensOnce(t *testing.T) {
 	env.exec(t, `grant usage, select on public.steps, public.kill_at to public`)
 	env.exec(t, `create function public.kill() returns trigger language plpgsql security definer as $$
 		begin
-			if current_query() ~ 'agent_service[.](begin_routing|deliver_in_step|deliver_alone|leave_step|join_step)' then
+			if current_query() ~ 'agent_service[.](begin_routing|deliver_in_step|deliver_alone|leave_router|join_step)' then
 				if nextval('public.steps') = (select last_value from public.kill_at) then
 					perform pg_terminate_backend(pg_backend_pid());
 				end if;

@@ -139,7 +139,6 @@ func (env environment) readInTurns(t *testing.T) {
 	env.exec(t, `select agent_private.publish_own('queued.push.opened', '{"queue": "q"}')`)
 	env.exec(t, `select agent.publish('order.placed', '{"a": 1}', _key => 'k', _meta => '{"traceparent": "x"}')`)
 	env.exec(t, `select agent.publish('x', '{}', _subscription => 's'), agent.publish('order.placed', '{}', _subscription => 's'), agent.publish('order.placed', '{}', _subscription => 'other')`)
-	env.append(t, numbers(9000))
 	env.publish(t, "none", "order.last")
 
 	pages := 0
@@ -151,9 +150,6 @@ func (env environment) readInTurns(t *testing.T) {
 		if isOver = len(rows) < limit; isOver {
 			if last := rows[len(rows)-1]; *last.Topic != "order.last" {
 				t.Errorf("the last is %+v", last)
-			}
-			if unreadable := rows[len(rows)-2]; *unreadable.Topic != "a.b" || unreadable.Event != nil || !slices.Equal(unreadable.Matched, []string{"two"}) {
-				t.Errorf("what nobody can read is %+v", unreadable)
 			}
 		}
 		if pages%2 == 0 { // who commits first wins

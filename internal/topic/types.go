@@ -38,7 +38,7 @@ type Event struct {
 	Position     int64
 	PublishedAt  time.Time
 	Topic        string
-	Event        json.RawMessage // nil: it cannot be read, see queue.Unreadable
+	Event        json.RawMessage
 	Meta         json.RawMessage // nil: none
 	Key          string          // empty: none
 	Subscription string          // the only one that gets it; empty: all who read

@@ -3,30 +3,28 @@ package topic_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/topic"
 )
 
-// Numbers that take little of a table and much as text. What is stored now is bounded; earlier versions did not, and a row can be written past the checks.
+// Numbers that take little of a table and much as text. What is published is bounded, but the owner of the log can write a row past the checks.
 
 // numbers is a SQL expression of an object with so many numbers, each of 131,072 digits.
 func numbers(n int) string {
 	return fmt.Sprintf(`(select jsonb_build_object('n', jsonb_agg('1e131071'::jsonb)) from generate_series(1, %d))`, n)
 }
 
-// append appends an event of the topic a.b to the log past all checks, as an earlier version would have, and returns its position. It holds the head
+// append appends an event of the topic a.b to the log past all checks, and returns its position. It holds the head
 // before it draws that, or whoever reads the log meanwhile would pass over the event.
 func (env environment) append(t *testing.T, event string) int64 {
 	t.Helper()
 	return value[int64](t, env, `with held as materialized (select agent_private.hold_head())
-		insert into agent.log (position, published_at, topic, event)
-		select nextval('agent.log_position_seq'), clock_timestamp(), 'a.b', `+event+` from held returning position`)
+		insert into agent.log (position, published_at, topic, event, text_size)
+		select nextval('agent.log_position_seq'), clock_timestamp(), 'a.b', e.event, agent_private.stored_json_size(e.event) from held, (select `+event+`) as e (event) returning position`)
 }
 
 func TestPublishingNumbersWithTooManyDigitsIsRefused(t *testing.T) {
@@ -54,90 +52,8 @@ func TestPublishingNumbersWithTooManyDigitsIsRefused(t *testing.T) {
 	for _, number := range []string{"1e999", "-1e999", "1.5e-999", strings.Repeat("7", 100_000), "0." + strings.Repeat("7", 16_000), "1." + strings.Repeat("3", 1500)} {
 		env.exec(t, `select agent.publish('a.b', '{"a": [{"b": `+number+`}]}')`)
 	}
-	if n := value[int](t, env, `select count(*) from agent.log where text_size is not null`); n != 6 {
+	if n := value[int](t, env, `select count(*) from agent.log`); n != 6 {
 		t.Errorf("%d events were published, want 6", n)
-	}
-}
-
-func TestEventThatCannotBeReadIsATombstoneForEveryReader(t *testing.T) {
-	t.Parallel()
-	env := setup(t)
-	wanted := filter(t, []string{"a.*"}, `{"kind": ["x"]}`)
-	all := wants(t, "f", []string{"a.b"}, "")
-	env.put(t, topic.PutSubscriptionParams{Name: "read", Filters: []topic.SubscriptionFilter{all}, MaxWaiting: 100_000})
-	env.deliver(t, "delivered", all)
-	first := env.publish(t, "a.b")[0]
-	bad := []int64{env.append(t, numbers(9000)), env.append(t, numbers(300))}
-	last := env.publish(t, "a.b", "other")[0]
-
-	page := env.read(t, topic.ReadParams{})
-	if got := positions(page.Events); !slices.Equal(got, []int64{first, bad[0], bad[1], last, last + 1}) {
-		t.Fatalf("the log has %v", got)
-	}
-	for i, e := range page.Events {
-		if isBad := i == 1 || i == 2; (e.Event == nil) != isBad || e.Topic == "" || e.PublishedAt.IsZero() {
-			t.Errorf("event %d of the log: %+v", i, e)
-		}
-	}
-	// Whether a filter would want it nobody can know.
-	if got := positions(env.read(t, topic.ReadParams{Filter: wanted}).Events); !slices.Equal(got, bad) {
-		t.Errorf("with a filter the log has %v, want %v", got, bad)
-	}
-	if got := positions(env.read(t, topic.ReadParams{Filter: filter(t, []string{"a.b"}, ""), Topics: []string{"a.b"}}).Events); len(got) != 4 {
-		t.Errorf("the topic has %v", got)
-	}
-	for _, position := range bad {
-		if e, err := env.Get(t.Context(), position); err != nil || e.Position != position || e.Event != nil {
-			t.Errorf("got %+v, %v", e, err)
-		}
-	}
-	if positions, matched, err := env.MatchLast(t.Context(), wanted, 10); err != nil || len(positions) != 5 || !slices.Equal(matched, []bool{false, true, true, false, false}) {
-		t.Errorf("of the last events matched %v, %v", matched, err)
-	}
-
-	st, err := env.Follow(t.Context(), topic.FollowParams{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	late := env.append(t, numbers(9000))
-	later := env.publish(t, "a.b")[0]
-	var streamed []int64
-	for len(streamed) < 7 {
-		batch, err := st.Next(t.Context(), busyTimeout)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range batch.Entries {
-			streamed = append(streamed, e.Position)
-			if isBad := slices.Contains(append(bad, late), e.Position); (e.Event.Event == nil) != isBad {
-				t.Errorf("a stream has %+v", e.Event)
-			}
-		}
-	}
-	if want := []int64{first, bad[0], bad[1], last, last + 1, late, later}; !slices.Equal(streamed, want) {
-		t.Errorf("a stream has %v, want %v", streamed, want)
-	}
-
-	read, err := env.ReadSubscription(t.Context(), "read", topic.SubscribedParams{})
-	if err != nil || len(read.Events) != 6 || read.Events[1].Event.Event != nil || len(read.Events[1].Matched) != 1 {
-		t.Errorf("a subscription has %+v, %v", read.Events, err)
-	}
-	// The router goes on, and tells of those that it cannot deliver.
-	await(t, "the delivery", func() bool {
-		return value[int](t, env, `select count(*) from agent.event where queue = 'delivered'`) == 3
-	})
-	history, err := env.queue.History(t.Context(), queue.HistoryParams{HistoryFilter: queue.HistoryFilter{Queue: "delivered"}})
-	if err != nil || len(history.Events) != 3 {
-		t.Fatalf("history has %+v, %v", history.Events, err)
-	}
-	for _, e := range history.Events {
-		if e.Outcome != queue.Failed || e.LastError == nil || *e.LastError != queue.Unreadable || !strings.Contains(string(e.Publication), `"position"`) {
-			t.Errorf("history has %+v", e)
-		}
-	}
-	if n := value[int](t, env, `select count(event) from agent.read_log(0)`); n != 7 {
-		t.Errorf("agent.read_log returned %d events with their JSON, want 7", n)
 	}
 }
 
@@ -302,21 +218,4 @@ func TestNothingIsPublishedThatTakesTooLongToBeRead(t *testing.T) {
 	if page := env.read(t, topic.ReadParams{}); len(page.Events) != 1 {
 		t.Errorf("the log has %d events", len(page.Events))
 	}
-}
-
-// An earlier version has stored what is too long for its readers to get past.
-func TestReadersGetPastWhatIsTooLongToBeRead(t *testing.T) {
-	t.Parallel()
-	env := setup(t)
-	env.deliver(t, "delivered", wants(t, "f", []string{"a.b"}, ""))
-	long := env.append(t, `jsonb_build_object('a', repeat('x', 70000000))`)
-	next := env.publish(t, "a.b")[0]
-	page := env.read(t, topic.ReadParams{})
-	if got := positions(page.Events); !slices.Equal(got, []int64{long, next}) || page.Events[0].Event != nil || page.Events[1].Event == nil {
-		t.Errorf("the log has %v", got)
-	}
-	await(t, "the delivery", func() bool {
-		return value[int](t, env, `select count(*) from agent.event where queue = 'delivered'`) == 1 &&
-			value[int](t, env, `select count(*) from agent.event_hist where queue = 'delivered' and outcome = 'failed'`) == 1
-	})
 }

@@ -119,7 +119,7 @@ func (s *Service) open(name string, sealed [][]byte) (secrets []string, err erro
 	return secrets, nil
 }
 
-// public returns a header without the fields that have secrets, or had the one of the source. Sources of version 0.7.0 may name some of them.
+// public returns a header without the fields that have secrets, or had the one of the source. A source that was written by hand may name some of them.
 func (h *cachedSource) public(header http.Header) http.Header {
 	header = maps.Clone(header)
 	for _, name := range h.secretFields {

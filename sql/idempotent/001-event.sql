@@ -470,7 +470,7 @@ begin
     end if;
   end if;
   if tg_op = 'UPDATE' and row(new.event, new.meta, new.occurrence, new.publication) is not distinct from row(old.event, old.meta, old.occurrence, old.publication) then
-    _size = coalesce(old.text_size, 0); -- an event that an earlier version has stored may stay
+    _size = old.text_size;
   else
     _size = agent_private.new_json_size(new.event);
     if num_nulls(new.meta, new.occurrence, new.publication, new.past_attempts) < 4 then
@@ -550,15 +550,6 @@ returns bytea
 language sql stable parallel safe
 return substr(sha256(convert_to(_token, 'UTF8')), 1, 8);
 
--- The receipt of a claim that a process of version 0.7.0 or earlier has made: the event, the attempt and the microsecond at which it
--- began. Null if the event was never claimed, or if claimed holds no such time.
-create or replace function agent_private.former_receipt(_id int8, _attempts int4, _claimed timestamptz[])
-returns text
-language sql immutable parallel safe
-return case when _claimed[cardinality(_claimed)] between timestamptz '0001-01-01 00:00+00' and timestamptz '9999-12-31 00:00+00' then
-  _id::text || '.' || _attempts::text || '.' || (extract(epoch from _claimed[cardinality(_claimed)] at time zone 'UTC') * 1000000)::int8::text
-end;
-
 -- Whether a receipt_hash has this hash of a token as that of the latest claim. Inlined, like agent.receipt.
 create or replace function agent_private.has_token_hash(_receipt_hash bytea, _hash bytea)
 returns boolean
@@ -566,27 +557,21 @@ language sql immutable parallel safe
 return _receipt_hash = _hash or substr(_receipt_hash, 1, 8) = _hash;
 
 -- Whether this is the receipt of the latest claim of an event that has these columns; false for null.
-create or replace function agent_private.is_receipt(_receipt text, _id int8, _attempts int4, _claimed timestamptz[], _receipt_hash bytea)
+create or replace function agent_private.is_receipt(_receipt text, _id int8, _attempts int4, _receipt_hash bytea)
 returns boolean
 language sql stable parallel safe
 return coalesce
-( case
-    when _receipt_hash is null then _receipt = agent_private.former_receipt(_id, _attempts, _claimed)
-    else _receipt = _id::text || '.' || _attempts::text || '.' || right(_receipt, 16)
-      and agent_private.token_hash(right(_receipt, 16)) = substr(_receipt_hash, 1, 8)
-  end
+( _receipt = _id::text || '.' || _attempts::text || '.' || right(_receipt, 16)
+  and agent_private.token_hash(right(_receipt, 16)) = substr(_receipt_hash, 1, 8)
 , false
 );
 
 -- The receipt of a row as claim_event returns it: select e.id, agent.receipt(e) from agent.claim_event() e
--- Of any other row it is null, as only the claim returns its receipts; but not of a row that version 0.7.0 or earlier has claimed.
+-- Of any other row it is null, as only the claim returns its receipts.
 create or replace function agent.receipt(_event agent.event)
 returns text
 language sql immutable parallel safe
-return case
-  when _event.claim_token is not null then _event.id::text || '.' || _event.attempts::text || '.' || _event.claim_token
-  when _event.receipt_hash is null then agent_private.former_receipt(_event.id, _event.attempts, _event.claimed)
-end;
+return _event.id::text || '.' || _event.attempts::text || '.' || _event.claim_token;
 
 -- Whether an event that cannot be claimed yet is due at a time, and waits for its turn in its group. Inlined, like agent.receipt.
 create or replace function agent_private.lacks_turn(_flow int2, _turn_vt timestamptz, _at timestamptz)
@@ -680,7 +665,7 @@ declare
 begin
   _past = case when jsonb_typeof(_past) = 'array' then _past else '[]' end || agent_private.past_attempt(_attempt, _worker, _ended_at, _outcome, _error);
   _count = jsonb_array_length(_past);
-  if _count > _max_count + 1 then -- as earlier versions wrote it
+  if _count > _max_count + 1 then -- as was written by hand
     select jsonb_agg(p.past order by p.n) into _past
     from jsonb_array_elements(_past) with ordinality as p (past, n)
     where p.n > _count - _max_count;

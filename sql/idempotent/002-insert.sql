@@ -2,8 +2,7 @@
 -- the transaction commits.
 
 -- Makes a row of agent.event. All events are inserted from here, so each column has one place. An event with a _lease is claimed at _now
--- by _worker, and _hash is that of its token, see agent_private.token_hash; without one it gets a receipt as version 0.7.0 makes it. Inlined,
--- like agent.receipt.
+-- by _worker, and _hash is that of its token, see agent_private.token_hash. Inlined, like agent.receipt.
 create or replace function agent_private.new_event
 ( _id int8
 , _now timestamptz
@@ -859,15 +858,13 @@ begin
     , min(n.option ->> 'key') filter
       ( where n.first_fingerprint <> n.fingerprint
         and (n.option ->> 'on_duplicate' in ('first', 'replace', 'supersede')) is not true
-        and not agent_private.is_same_request(n.first_fingerprint, n.first_id, n.first_vt, n.event, n.option, n.delay, n.vt)
       )
     , min(n.option ->> 'key') filter (where n.first_id = 0)
     into _first_ids, _first_vts, _is_missing, _reused_key, _left_key
     from
     ( select n.*, i.first_vt, i.first_fingerprint
       , case when _is_replacing and n.option ->> 'on_duplicate' in ('replace', 'supersede') and i.event_id <> 0 and i.event_id <> all (_new_ids) then null else i.event_id end as first_id
-      from unnest(_queues, _scoped_keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
-        as n (queue, key, fingerprint, event, option, delay, vt, ord)
+      from unnest(_queues, _scoped_keys, _fingerprints, _options) with ordinality as n (queue, key, fingerprint, option, ord)
       left join lateral
       ( select i.event_id, i.vt, i.fingerprint from agent.idempotency i where i.queue = n.queue and i.key = n.key limit 1
       ) as i (event_id, first_vt, first_fingerprint) on true
@@ -1013,8 +1010,7 @@ return agent_private.hash_text(agent_private.canonical_text(_value));
 
 -- A hash of a request with an idempotency key, by value: numbers, times and durations are the same however they are written,
 -- and no delay is a delay of zero. A delay in months differs from one in days. No setting of the session changes it. It leaves out meta,
--- which may be another for a repeated request, such as the trace context. As earlier versions know no event_ts and no group, these have a place only
--- where they are given. Of the usual request, which says nothing but the event, the text is made without the way through jsonb.
+-- which may be another for a repeated request, such as the trace context. event_ts and group have a place only where they are given. Of the usual request, which says nothing but the event, the text is made without the way through jsonb.
 create or replace function agent_private.request_fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
 returns text
 language sql stable parallel safe
@@ -1036,44 +1032,6 @@ return agent_private.hash_text(case
   ) || case when _option ->> 'event_ts' is null then '[]' else jsonb_build_array(trim_scale(extract(epoch from (_option ->> 'event_ts')::timestamptz))) end
     || case when _option ->> 'group' is null then '[]' else jsonb_build_array(jsonb_build_object('group', _option ->> 'group')) end)
 end);
-
--- Whether a request is the one that has a fingerprint of version 0.2.0 or earlier, which was the MD5 of the request as its session wrote
--- it. If that differs, the request is compared with the event that the first request inserted, whose vt was _first_vt.
-create or replace function agent_private.is_same_request
-( _fingerprint text, _first_id int8, _first_vt timestamptz, _event jsonb, _option jsonb, _delay interval, _vt timestamptz
-)
-returns boolean
-language plpgsql stable
-set search_path to pg_catalog, pg_temp
-set enable_seqscan to off
-set jit to off
-as $func$
-declare
-  _first record;
-begin
-  if length(_fingerprint) <> 32 then
-    return false;
-  elsif _fingerprint = md5(jsonb_build_array(_event, _option, _delay, _vt)::text) then
-    return true;
-  end if;
-  select e.event, e.enqueued_at, jsonb_build_object
-  ( 'type', e.type, 'source', e.source, 'priority', e.priority, 'max_attempts', e.max_attempts, 'expires_at', e.expires_at, 'occurrence', e.occurrence
-  ) as option into _first
-  from agent.event e
-  where e.id = _first_id;
-  if not found then
-    select h.event, h.enqueued_at, jsonb_build_object
-    ( 'type', h.type, 'source', h.source, 'priority', h.priority, 'max_attempts', h.max_attempts, 'expires_at', h.expires_at, 'occurrence', h.occurrence
-    ) as option into _first
-    from agent.event_hist h
-    where h.id = _first_id
-    limit 1;
-  end if;
-  return found
-    and agent_private.request_fingerprint(_first.event, _first.option, null, _first_vt)
-      = agent_private.request_fingerprint(_event, _option, null, coalesce(_vt, agent_private.add_utc(_first.enqueued_at, coalesce(_delay, interval '0'))));
-end
-$func$;
 
 -- Deletes up to _limit idempotency keys that stand no more and returns how many. One that stands until its event is claimed or finished stays for another hour at a time. The service calls it
 -- now and then.

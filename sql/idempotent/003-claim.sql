@@ -15,7 +15,7 @@
 -- an old snapshot, the index entries of events claimed since remain, and a scan that begins before them has to pass over them all.
 --
 -- Of the events after the first _max_bytes of JSON as text (null: no limit) event, meta, publication and occurrence are null: the caller releases
--- them. An event that nobody can read is not claimed, but goes into history as failed.
+-- them.
 --
 -- A claim that comes up short in a queue with limits looks once for more, see agent_private.look_for_more; _is_again says that it has. _is_noted says that the caller records the claims of a queue
 -- with rates, or where groups take turns: see agent_private.note_claims.
@@ -24,8 +24,7 @@
 -- hold to the group. That is asked in the statement that claims, so that no hold comes between.
 --
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
--- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
--- processes of version 0.7.0 call it, the events have no tokens, and their receipts are those of that version.
+-- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately.
 --
 -- _hashes are those of tokens that the caller has made, see agent_private.token_hash, one behind the other: a hash takes PostgreSQL half a microsecond, and a random token more. slot
 -- is the place among them of an event's hash, and claim_token is null then. Where slot is null, the token was made here: beyond these hashes, and after the first statement that
@@ -42,7 +41,6 @@ create or replace function agent_service.claim_from_watermarks
 , _lanes int4[] default null
 , _lane_types text[] default null
 , _watermarks timestamptz[] default null
-, _with_tokens boolean default false
 , _max_bytes int8 default null
 , _hashes bytea default null
 , _is_again boolean default false
@@ -77,7 +75,6 @@ declare
   _noted int8; -- what was admitted as claims were recorded
   _policy_max_attempts int4;
   _policy_invisible_for interval;
-  _has_unchecked boolean; -- there are events that were not checked when they were written
   _lane int4;
   _is_lane_known boolean = true; -- the first one is
   _after int8 = -2147483649; -- less than any lane
@@ -103,15 +100,13 @@ begin
   end if;
   if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane and the policy in one statement, which is cheaper than two
     select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, q.flow_fair, l.priority
-    , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
-    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair, _lane, _has_unchecked
+    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair, _lane
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue
     left join lateral (select e.priority from agent.event e where e.queue = a.queue order by e.priority limit 1) as l on true;
   else
     select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, q.flow_fair
-    , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
-    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair, _has_unchecked
+    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue;
   end if;
@@ -126,7 +121,7 @@ begin
       in
         select *
         from agent_service.claim_from_watermarks
-        ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, true, true
+        ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _lanes, _lane_types, _watermarks, _max_bytes, _hashes, true, true
         )
       loop
         return next;
@@ -154,8 +149,6 @@ begin
       _hashes = null;
     end loop;
     return;
-  elsif _has_unchecked then
-    perform agent_private.check_waiting_events(_queue, greatest(_limit, 100));
   end if;
   if _flow_version is not null or _total is not null then
     _limit = agent_private.begin_limited_claim(_queue, _flow_version is not null, _total, _limit, _lanes, _watermarks);
@@ -170,12 +163,12 @@ begin
   if _is_fair then
     return query
     select t.*
-    from agent_private.claim_in_turns(_queue, _limit, _max_attempts, _invisible_for, _types, _exclude_ids, _workers, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null) t;
+    from agent_private.claim_in_turns(_queue, _limit, _max_attempts, _invisible_for, _types, _exclude_ids, _workers, _watermarks, _max_bytes, _hashes, _flow_version, _total is not null) t;
     return;
   elsif cardinality(_types) > 0 then
     return query
     select t.*
-    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes, _hashes, _flow_version, _total is not null, _is_paced) t;
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _max_bytes, _hashes, _flow_version, _total is not null, _is_paced) t;
     get diagnostics _count = row_count;
     _limit = _limit - _count;
     _slot = _count;
@@ -215,15 +208,14 @@ begin
         , in_total = case when _total is not null then true end
         , flow = case when _is_paced and e.group_key is not null then 2 else e.flow end
       from
-      ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+      ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
         from
-        ( select e.ctid, e.vt, coalesce(e.text_size, agent_private.stored_event_size(e))
+        ( select e.ctid, e.vt, e.text_size
           from agent.event e
           where e.queue = _queue and e.priority = _lane and e.vt <= _high_vt and (e.vt, e.id) >= (_low_vt, _low_id)
           and e.attempts < coalesce(e.max_attempts, _max_attempts)
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
-          and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
           and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced)
             and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now)))
           order by e.vt, e.id
@@ -255,7 +247,7 @@ begin
     return query
     select m.*
     from agent_service.claim_from_watermarks
-    (_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _with_tokens => _with_tokens, _max_bytes => _max_bytes, _is_again => true) m;
+    (_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _max_bytes => _max_bytes, _is_again => true) m;
   end if;
 end
 $func$;
@@ -289,7 +281,7 @@ begin
   , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
-  , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
+  , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end
   ) t;
 end
 $func$;
@@ -318,54 +310,8 @@ begin
   , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
-  , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
+  , _workers => case when _worker is not null then array[_worker] end
   ) t;
-end
-$func$;
-
--- The size of the JSON of an event as text; null if nobody can read it.
-create or replace function agent_private.stored_event_size(_event agent.event)
-returns int4
-language sql stable
-set search_path to pg_catalog, pg_temp
-as $func$
-  select sum(agent_private.stored_json_size(j.value))::int4
-  from unnest(array[_event.event, _event.meta, _event.occurrence, _event.publication]) as j (value)
-  where j.value is not null
-  having bool_and(agent_private.stored_json_size(j.value) is not null)
-$func$;
-
--- Looks at up to _limit claimable events of a queue that were not checked when they were written: by an earlier version, or past the triggers. Those
--- that nobody can read go into history as failed, the others are checked from now on.
-create or replace function agent_private.check_waiting_events(_queue text, _limit int4)
-returns void
-language plpgsql volatile
-set search_path to pg_catalog, pg_temp
-set plan_cache_mode to force_generic_plan
-set jit to off
-set enable_seqscan to off
-set enable_bitmapscan to off
-as $func$
-declare
-  _ids int8[];
-  _sizes int4[];
-  _unreadable int8[];
-begin
-  select array_agg(e.id), array_agg(agent_private.stored_event_size(e)) into _ids, _sizes
-  from agent.event e
-  where e.ctid = any (array
-  ( select o.ctid
-    from agent.event o
-    where o.queue = _queue and o.text_size is null and o.vt <= clock_timestamp()
-    order by o.vt, o.id
-    limit _limit
-    for update skip locked
-  ));
-  _unreadable = array(select n.id from unnest(_ids, _sizes) as n (id, size) where n.size is null order by n.id);
-  if _unreadable <> '{}' then
-    perform agent_private.move_to_history(_unreadable, 'failed', agent_private.unreadable_reason(), false);
-  end if;
-  update agent.event e set text_size = n.size from unnest(_ids, _sizes) as n (id, size) where e.id = any (_ids) and e.id = n.id and n.size is not null;
 end
 $func$;
 
@@ -425,7 +371,6 @@ create or replace function agent_private.claim_events_of_types
 , _lanes int4[]
 , _lane_types text[]
 , _watermarks timestamptz[]
-, _with_tokens boolean
 , _max_bytes int8
 , _hashes bytea
 , _flow_version int8
@@ -508,7 +453,6 @@ begin
           and e.attempts < coalesce(e.max_attempts, _max_attempts)
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
-          and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
           and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced)
             and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now)))
           order by e.vt, e.id
@@ -534,17 +478,16 @@ begin
           , in_total = case when _is_counted then true end
           , flow = case when _is_paced and e.group_key is not null then 2 else e.flow end
         from
-        ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+        ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
           from unnest(_scanned_types, _bottoms) as k (type, bottom)
           cross join lateral
-          ( select e.ctid, e.vt, e.id, coalesce(e.text_size, agent_private.stored_event_size(e))
+          ( select e.ctid, e.vt, e.id, e.text_size
             from agent.event e
             where e.queue = _queue and e.type = k.type and e.priority = _lane and e.vt <= _high_vt
             and (e.vt, e.id) >= (greatest(k.bottom, _low_vt), _low_id) and (e.vt, e.id) <= (_stop_vt, _stop_id)
             and e.attempts < coalesce(e.max_attempts, _max_attempts)
             and (e.expires_at is null or e.expires_at > _now)
             and (_exclude_ids is null or e.id <> all (_exclude_ids))
-            and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
             and (_flow_version is null or e.group_key is null or e.flow_version = _flow_version and (e.flow = 1 or not _is_paced)
               and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now)))
             order by e.vt, e.id
@@ -593,7 +536,6 @@ create or replace function agent_private.claim_in_turns
 , _exclude_ids int8[]
 , _workers text[]
 , _watermarks timestamptz[]
-, _with_tokens boolean
 , _max_bytes int8
 , _hashes bytea
 , _flow_version int8
@@ -648,9 +590,9 @@ begin
     , in_total = case when _is_counted then true end
     , flow = -1
   from
-  ( select l.place, l.vt, row_number() over w, case when _with_tokens and row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+  ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
     from
-    ( select e.ctid, e.vt, coalesce(e.text_size, agent_private.stored_event_size(e))
+    ( select e.ctid, e.vt, e.text_size
       from agent.event e
       where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
       and e.flow_version = _flow_version and e.flow = 0
@@ -659,7 +601,6 @@ begin
       and (e.expires_at is null or e.expires_at > _now)
       and (_types is null or e.type = any (_types))
       and (_exclude_ids is null or e.id <> all (_exclude_ids))
-      and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
       order by e.vt, e.id
       limit _limit
       for update skip locked

@@ -20,7 +20,7 @@
 -- vt of that, if it is known.
 --
 -- _attempts and _hashes say of receipts what they say, so that they need not be read: the attempt and the hash of the token, see agent_private.token_hash. Both are
--- null for a receipt that may be one of version 0.7.0, and for one that cannot be a receipt.
+-- null for one that cannot be a receipt.
 create or replace function agent_service.ack_events
 ( _ids int8[]
 , _receipts text[] default null
@@ -98,7 +98,7 @@ begin
   where h.id = any(_ids) and h.id = a.id and h.outcome = 'expired' and h.attempts > 0
   and (h.dead_lettered_as is null or h.dead_lettered_as = any (_withdrawn))
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
-  and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
+  and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.receipt_hash)
   returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)], null::timestamptz;
   if found and exists (select from agent.queue q where q.flow_on_failed = 'block') then
     perform agent_private.unblock_acked(_ids);
@@ -123,7 +123,7 @@ begin
   , a.queue, true, null::text, null::text, null::interval, null::timestamptz
   from
   ( select n.id, n.receipt, n.allowed, n.ord, count(*) over (partition by n.id) as times, h.outcome, h.queue, h.finished_at
-    , h.id is not null and (n.receipt is null or agent_private.is_receipt(n.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)) as has_receipt
+    , h.id is not null and (n.receipt is null or agent_private.is_receipt(n.receipt, h.id, h.attempts, h.receipt_hash)) as has_receipt
     from unnest(_ids, _receipts, _allowed) with ordinality as n (id, receipt, allowed, ord)
     left join agent.event_hist h
       on h.id = any(_ids) and h.id = n.id
@@ -287,7 +287,7 @@ begin
     return query
     select null::timestamptz, h.outcome, h.queue, true, h.attempts, h.max_attempts, null::text, null::interval
     from agent.event_hist h
-    where h.id = _id and h.outcome = 'failed' and agent_private.is_receipt(_receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
+    where h.id = _id and h.outcome = 'failed' and agent_private.is_receipt(_receipt, h.id, h.attempts, h.receipt_hash)
     and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues))
     and (_is_final or coalesce(h.retryable, true)); -- false: it failed by its number of attempts
     if found then
@@ -381,19 +381,19 @@ declare
 begin
   select array_agg(l.id) into _mine
   from
-  ( select e.id, e.attempts, e.claimed, e.receipt_hash
+  ( select e.id, e.attempts, e.receipt_hash
     from agent.event e
     where e.id = any(_ids) and e.nacked_at is null
     and exists
     ( select
       from unnest(_ids, _receipts) as n (id, receipt)
-      where n.id = e.id and agent_private.is_receipt(n.receipt, e.id, e.attempts, e.claimed, e.receipt_hash)
+      where n.id = e.id and agent_private.is_receipt(n.receipt, e.id, e.attempts, e.receipt_hash)
     )
     order by e.id
     for update
   ) as l
   join unnest(_ids, _receipts) as a (id, receipt) on a.id = l.id
-  where agent_private.is_receipt(a.receipt, l.id, l.attempts, l.claimed, l.receipt_hash);
+  where agent_private.is_receipt(a.receipt, l.id, l.attempts, l.receipt_hash);
 
   if exists (select from agent.queue q where q.flow_paced) then
     perform agent_private.note_releases(_mine);
@@ -551,20 +551,20 @@ begin
   from
   ( select distinct on (l.id) l.id, n.place
     from
-    ( select e.id, e.attempts, e.claimed, e.receipt_hash
+    ( select e.id, e.attempts, e.receipt_hash
       from agent.event e
       where e.id = any (_ids) and e.nacked_at is null and e.attempts > 0
       and (_queues is null or agent_private.is_queue_allowed(e.queue, _queues))
       and exists
       ( select
         from unnest(_ids, _receipts) as n (id, receipt)
-        where n.id = e.id and agent_private.is_receipt(n.receipt, e.id, e.attempts, e.claimed, e.receipt_hash)
+        where n.id = e.id and agent_private.is_receipt(n.receipt, e.id, e.attempts, e.receipt_hash)
       )
       order by e.id
       for update
     ) as l
     join unnest(_ids, _receipts) with ordinality as n (id, receipt, place) on n.id = l.id
-    where agent_private.is_receipt(n.receipt, l.id, l.attempts, l.claimed, l.receipt_hash)
+    where agent_private.is_receipt(n.receipt, l.id, l.attempts, l.receipt_hash)
     order by l.id, n.place
   ) as h;
 end
@@ -646,7 +646,7 @@ begin
     and e.id = a.id
     and case
       when a.hash is not null then e.attempts = a.attempt and agent_private.has_token_hash(e.receipt_hash, a.hash)
-      else a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash)
+      else a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.receipt_hash)
     end
     and (a.allowed is null or agent_private.is_queue_allowed(e.queue, string_to_array(a.allowed, ',')))
     returning e.*, a.result, a.dead_letter, a.fault, a.ord, clock_timestamp() as finished_at
@@ -730,7 +730,7 @@ begin
     perform agent_private.raise_lease_error(_id, 'not_found');
   end if;
   if _event.attempts = 0
-    or _receipt is not null and not agent_private.is_receipt(_receipt, _event.id, _event.attempts, _event.claimed, _event.receipt_hash)
+    or _receipt is not null and not agent_private.is_receipt(_receipt, _event.id, _event.attempts, _event.receipt_hash)
   then
     perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;
@@ -757,7 +757,7 @@ begin
   perform
   from agent.event e
   where e.id = _id
-  and (e.attempts = 0 or _receipt is not null and not agent_private.is_receipt(_receipt, e.id, e.attempts, e.claimed, e.receipt_hash));
+  and (e.attempts = 0 or _receipt is not null and not agent_private.is_receipt(_receipt, e.id, e.attempts, e.receipt_hash));
   if found then
     perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;

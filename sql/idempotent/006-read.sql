@@ -13,32 +13,28 @@ return case
   when agent_private.is_modest_json(_json) or agent_private.stored_json_size(_json) is not null then _json
 end;
 
--- Those of versions before 0.8.0, which return no set.
-drop function if exists agent_private.event_view(agent.event, timestamptz);
-drop function if exists agent_private.event_view(agent.event_hist);
-
 -- An event in its queue as listings show it, at a time. Inlined: called for each row it took three times as long.
-create function agent_private.event_view(_event agent.event, _at timestamptz)
+create or replace function agent_private.event_view(_event agent.event, _at timestamptz)
 returns setof agent.look
 language sql stable
 rows 1
 begin atomic
   select
     _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
-  , case when _event.text_size is not null then _event.event else agent_private.readable_json(_event.event) end
+  , _event.event
   , _event.last_error, _event.requeued_from
   , agent_private.event_state(_event, _at), null::text, null::timestamptz, null::int8
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
   , agent_private.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
-  , case when _event.text_size is not null then _event.occurrence else agent_private.readable_json(_event.occurrence) end, null::boolean, null::jsonb, null::interval
-  , case when _event.text_size is not null then _event.meta else agent_private.readable_json(_event.meta) end
-  , case when _event.text_size is not null then _event.publication else agent_private.readable_json(_event.publication) end
+  , _event.occurrence, null::boolean, null::jsonb, null::interval
+  , _event.meta
+  , _event.publication
   , null::boolean, _event.dead_letter_of, null::int8
   , nullif(_event.group_key, ''), _event.turn_vt;
 end;
 
 -- An event in history as listings show it. Inlined, too.
-create function agent_private.event_view(_event agent.event_hist)
+create or replace function agent_private.event_view(_event agent.event_hist)
 returns setof agent.look
 language sql stable
 rows 1
@@ -782,12 +778,7 @@ $func$;
 
 -- Copies events of history that the caller has locked, or that nobody else requeues, into their queues, or into _to: 'origin' is the queue where each dead letter came from. In
 -- another queue than its own a dead letter is none any more. The times of the events are from _first to _last: partitions of other times are not looked at.
-create or replace function agent_private.requeue_rows
-( _ids int8[]
-, _to text default null -- the defaults are for calls that began before a migration from version 0.7.0 was committed
-, _first timestamptz default '-infinity'
-, _last timestamptz default 'infinity'
-)
+create or replace function agent_private.requeue_rows(_ids int8[], _to text, _first timestamptz, _last timestamptz)
 returns table (old_id int8, new_id int8, queue text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp

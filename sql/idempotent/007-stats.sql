@@ -161,8 +161,6 @@ begin
 end
 $func$;
 
-drop function if exists agent_private.waiting_counts(timestamptz, text[]); -- of versions before 0.8.0
-
 -- How many events there are in these queues, by state: exactly in the smallest ones, up to _exact events in all, and as an estimate in the others.
 create or replace function agent_private.count_waiting(_now timestamptz, _names text[], _exact int8 default 100000)
 returns table (queue text, ready int8, scheduled int8, waiting int8, leased int8, estimated boolean)

@@ -452,21 +452,3 @@ begin
   end if;
 end
 $script$;
-
--- The indexes of listings in the order in which events come. The former, the other way round, had each event entered before all others of its outcome, so that every page of them
--- was split in halves and stayed half empty. A listing reads either from its end. No two entries are equal, so that looking for such in full pages is in vain. A history of more than some 200,000 events keeps what it has: to make its indexes anew would hold
--- up every ack for longer than a migration may.
-do $script$
-begin
-  if pg_get_indexdef('agent.event_hist_outcome_ts'::regclass) like '%DESC%'
-    and (select coalesce(sum(pg_relation_size(i.inhrelid)), 0) from pg_inherits i where i.inhparent = 'agent.event_hist'::regclass) < 64 * 1024 * 1024
-  then
-    drop index agent.event_hist_id; -- one by one, as TimescaleDB drops no two
-    drop index agent.event_hist_outcome_ts;
-    drop index agent.event_hist_queue_outcome_ts;
-    create index event_hist_id on agent.event_hist (id) with (deduplicate_items = off);
-    create index event_hist_outcome_ts on agent.event_hist (outcome, event_ts, id) with (deduplicate_items = off) where outcome is not null;
-    create index event_hist_queue_outcome_ts on agent.event_hist (queue, outcome, event_ts, id) with (deduplicate_items = off) where queue is not null;
-  end if;
-end
-$script$;

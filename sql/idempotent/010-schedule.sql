@@ -171,9 +171,8 @@ $func$;
 
 -- Stores a schedule. _schedule has its columns by name; those left out have their defaults. With a topic it has no queue. Raises QD013 if its owner's zone is not the
 -- one it was expanded in: expand it again. With a _key the call can be repeated: with the same _request, by value, it returns the
--- existing schedule; with another it raises QD005. A second call waits until the first has committed. _old_hash is the hash of the request
--- that version 0.2.0 or earlier would have stored.
-create or replace function agent_service.insert_schedule(_schedule jsonb, _key text default null, _request jsonb default null, _old_hash text default null)
+-- existing schedule; with another it raises QD005. A second call waits until the first has committed.
+create or replace function agent_service.insert_schedule(_schedule jsonb, _key text default null, _request jsonb default null)
 returns table (schedule agent.schedule, replayed boolean)
 language plpgsql volatile
 security definer
@@ -214,7 +213,7 @@ begin
     return;
   end if;
   select s.* into strict _made from agent.schedule s where s.idempotency_key = _key;
-  if _made.request_hash is distinct from _hash and not coalesce(_made.request_hash = _old_hash, false) then
+  if _made.request_hash is distinct from _hash then
     raise exception 'the idempotency key % stands for another request', _key
       using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another schedule';
   end if;

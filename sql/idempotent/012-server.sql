@@ -276,15 +276,11 @@ do $script$
 declare
   _table text;
 begin
-  foreach _table in array array['event', 'schedule', 'subscription'] loop
-    execute format('drop trigger if exists check_timeline on agent.%I', _table);
+  foreach _table in array array['event', 'schedule', 'subscription'] loop -- who inserts into agent.idempotency calls check_sequences before that
     execute format('create or replace trigger check_server before insert on agent.%I for each statement execute function agent_private.check_server()', _table);
   end loop;
-  drop trigger if exists check_timeline on agent.idempotency;
-  drop trigger if exists check_server on agent.idempotency; -- who inserts there calls check_sequences before that
-  drop function if exists agent_private.check_timeline();
   perform agent_private.advance_sequences();
-  update agent.server s -- a database without an identity is new, or was made by a version that recorded none
+  update agent.server s -- a database without an identity is new
   set system_identifier = i.system_identifier, database_oid = i.database_oid, table_oid = i.table_oid
   from agent_private.database_identity() i
   where s.database_oid is null;
@@ -305,7 +301,7 @@ language sql immutable
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select '0.7.0'::text
+  select '1.0.0'::text
 $func$;
 
 -- Replicas: what each process has in memory of tables that change rarely.

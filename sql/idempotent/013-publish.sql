@@ -684,20 +684,6 @@ returns int4
 language sql immutable parallel safe
 return 67108864;
 
--- Whether an event of the log may be stored anew, as in a queue. Never fails.
-create or replace function agent_private.is_storable(_publication agent.log)
-returns boolean
-language plpgsql stable
-set search_path to pg_catalog, pg_temp
-as $func$
-begin
-  return _publication.text_size is not null
-    or coalesce(agent_private.new_publication_size(_publication.event, _publication.meta) <= agent_private.max_publication_size(), false);
-exception when program_limit_exceeded or statement_too_complex then
-  return false;
-end
-$func$;
-
 -- publication_fault for a publication to be stored: no reader may have to fail by its size.
 create or replace function agent_private.stored_publication_fault(_publication agent_private.publication)
 returns text

@@ -326,10 +326,10 @@ as $func$
 begin
   if _topics is null then
     return query
-    select l.position, l.published_at, l.topic, case when l.size >= 0 then l.event end, case when l.size >= 0 then l.meta end, l.key, l.subscription
-    , greatest(l.size, 0), sum(greatest(l.size, 0)) over (order by l.position rows unbounded preceding)
+    select l.position, l.published_at, l.topic, l.event, l.meta, l.key, l.subscription
+    , l.text_size, sum(l.text_size) over (order by l.position rows unbounded preceding)
     from
-    ( select l.*, coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta), -1) as size
+    ( select l.*
       from agent.log l
       where l.position > _after and l.position <= _until
       order by l.position
@@ -337,10 +337,10 @@ begin
     ) l;
   else
     return query
-    select l.position, l.published_at, l.topic, case when l.size >= 0 then l.event end, case when l.size >= 0 then l.meta end, l.key, l.subscription
-    , greatest(l.size, 0), sum(greatest(l.size, 0)) over (order by l.position rows unbounded preceding)
+    select l.position, l.published_at, l.topic, l.event, l.meta, l.key, l.subscription
+    , l.text_size, sum(l.text_size) over (order by l.position rows unbounded preceding)
     from
-    ( select l.*, coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta), -1) as size
+    ( select l.*
       from (select distinct unnest(_topics)) as t (topic)
       cross join lateral
       ( select l.*
@@ -381,10 +381,10 @@ begin
     return query
     select _head, p.bytes, p.position, p.published_at, p.topic, p.event, p.meta, p.key, p.subscription
     from
-    ( select l.position, l.published_at, l.topic, case when l.size >= 0 then l.event end as event, case when l.size >= 0 then l.meta end as meta, l.key, l.subscription
-      , greatest(l.size, 0) as size, sum(greatest(l.size, 0)) over (order by l.position desc rows unbounded preceding) as bytes
+    ( select l.position, l.published_at, l.topic, l.event, l.meta, l.key, l.subscription
+      , l.text_size as size, sum(l.text_size) over (order by l.position desc rows unbounded preceding) as bytes
       from
-      ( select l.*, coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta), -1) as size
+      ( select l.*
         from agent.log l
         where l.position <= _until
         order by l.position desc
@@ -397,10 +397,10 @@ begin
     return query
     select _head, p.bytes, p.position, p.published_at, p.topic, p.event, p.meta, p.key, p.subscription
     from
-    ( select l.position, l.published_at, l.topic, case when l.size >= 0 then l.event end as event, case when l.size >= 0 then l.meta end as meta, l.key, l.subscription
-      , greatest(l.size, 0) as size, sum(greatest(l.size, 0)) over (order by l.position desc rows unbounded preceding) as bytes
+    ( select l.position, l.published_at, l.topic, l.event, l.meta, l.key, l.subscription
+      , l.text_size as size, sum(l.text_size) over (order by l.position desc rows unbounded preceding) as bytes
       from
-      ( select l.*, coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta), -1) as size
+      ( select l.*
         from (select distinct unnest(_topics)) as t (topic)
         cross join lateral
         ( select l.*
@@ -422,8 +422,7 @@ begin
 end
 $func$;
 
--- The event at a position, unless it cannot be read yet, is for one subscription alone, or is gone. One that nobody can read has neither event nor
--- meta.
+-- The event at a position, unless it cannot be read yet, is for one subscription alone, or is gone.
 create or replace function agent_service.get_published(_position int8)
 returns setof agent.log
 language plpgsql volatile
@@ -435,14 +434,13 @@ declare
   _head int8 = agent_private.log_head();
 begin
   return query
-  select r.*
+  select l.*
   from agent.log l
-  cross join lateral agent_private.readable_publication(l) r
   where l.position = _position and l.position <= _head and l.subscription is null;
 end
 $func$;
 
--- The last events of the log, in order, those for one subscription alone left out. One that nobody can read has neither event nor meta.
+-- The last events of the log, in order, those for one subscription alone left out.
 create or replace function agent_service.last_published(_limit int4)
 returns setof agent.log
 language plpgsql volatile
@@ -454,36 +452,9 @@ declare
   _head int8 = agent_private.log_head();
 begin
   return query
-  select r.*
-  from (select l from agent.log l where l.position <= _head and l.subscription is null order by l.position desc limit _limit) e
-  cross join lateral agent_private.readable_publication(e.l) r
-  order by r.position;
-end
-$func$;
-
--- About how long the texts of an event and its meta are, in bytes; null if nobody can read them, or if they are longer than a publication may be. For
--- events that were not checked when they were published: by an earlier version, or past the functions.
-create or replace function agent_private.stored_publication_size(_event jsonb, _meta jsonb)
-returns int4
-language sql stable
-return
-( select case when s.size <= agent_private.max_publication_size() then s.size::int4 end
-  from (select agent_private.stored_json_size(_event) + case when _meta is null then 0 else agent_private.stored_json_size(_meta) end as size) s
-);
-
--- An event of the log as it can be read: without event and meta where nobody can read them.
-create or replace function agent_private.readable_publication(_publication agent.log)
-returns agent.log
-language plpgsql stable
-set search_path to pg_catalog, pg_temp
-as $func$
-begin
-  _publication.text_size = coalesce(_publication.text_size, agent_private.stored_publication_size(_publication.event, _publication.meta));
-  if _publication.text_size is null then
-    _publication.event = null;
-    _publication.meta = null;
-  end if;
-  return _publication;
+  select e.*
+  from (select l.* from agent.log l where l.position <= _head and l.subscription is null order by l.position desc limit _limit) e
+  order by e.position;
 end
 $func$;
 

@@ -935,9 +935,8 @@ begin
     return query select _gap_until, 'queued.gap', clock_timestamp(), null, null::jsonb, _gap, '{}'::text[], cursor;
   end if;
   return query
-  select r.position, r.topic, r.published_at, r.key, r.meta, r.event, array(select jsonb_array_elements_text(_wanted -> r.topic)), cursor
+  select l.position, l.topic, l.published_at, l.key, l.meta, l.event, array(select jsonb_array_elements_text(_wanted -> l.topic)), cursor
   from agent.log l
-  cross join lateral agent_private.readable_publication(l) r
   where l.position = any (_page.positions)
   order by l.position;
 end
@@ -1026,7 +1025,7 @@ begin
     ( select e.position, sum(e.size) over w as bytes
       , _bytes + sum(e.size) over w <= 4194304 or positions = '{}' and row_number() over w = 1 as is_in
       from
-      ( select l.position, greatest(coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta)), 0) as size
+      ( select l.position, l.text_size as size
         from agent.log l
         where l.position > until and l.position <= _last
         and case when l.subscription is null then _wants_all or l.topic in (select unnest(_topics)) else l.subscription = _name end

@@ -132,30 +132,6 @@ begin
 end
 $func$;
 
--- read_routes for processes of the version before, with the version of all of it. A row without an id if there is nothing.
-create or replace function agent_service.list_routes()
-returns table
-(version int8, id int8, name text, filters_version int8, queue text, max_waiting int4, is_replay boolean, is_paused boolean, is_in_step boolean)
-language sql stable
-security definer
-set search_path to pg_catalog, pg_temp
-set enable_seqscan to off
-set jit to off -- or reading a table without an index would begin with a compilation
-as $func$
-  select v.version, r.id, r.name, r.filters_version, r.deliver_queue, r.max_waiting, r.is_replay, r.is_paused, r.is_in_step
-  from (select sum(v.changes)::int8 as version from agent.route_version v) v
-  left join
-  ( select s.id, s.name, s.filters_version, s.deliver_queue, s.max_waiting, false as is_replay, s.is_paused, s.is_in_step
-    from agent.subscription s
-    where s.deliver_queue is not null
-    union all
-    select r.id, s.name, s.filters_version, s.deliver_queue, s.max_waiting, true, s.is_paused, false
-    from agent.subscription_replay r
-    join agent.subscription s on s.id = r.subscription
-    where s.deliver_queue is not null
-  ) r on true
-$func$;
-
 -- Where a subscription that is not in step, or a replay, has come, and the values to go on with it. until is the end of a replay. Nothing if it
 -- is gone, paused or in step.
 create or replace function agent_service.get_route(_id int8)
@@ -268,16 +244,6 @@ begin
 end
 $func$;
 
--- leave_router for processes of the version before, which do not know the number that follows, and begin again.
-create or replace function agent_service.leave_step(_number int8, _subscriptions int8[])
-returns setof int8
-language sql volatile
-security definer
-set search_path to pg_catalog, pg_temp
-as $func$
-  select unnest(r.subscriptions) from agent_service.leave_router(_number, _subscriptions) r
-$func$;
-
 -- Lets a subscription join those in step, if it has come exactly as far as the router, or nobody is in step. Returns the number and the position
 -- of the router; nothing if the subscription cannot join now.
 create or replace function agent_service.join_step(_number int8, _id int8, _own_number int8)
@@ -384,9 +350,8 @@ end
 $func$;
 
 -- Inserts events of the log into the queues of subscriptions, in their order. With _is_in_step only those in step get them; a subscription that was
--- deleted meanwhile gets nothing. An event that nobody can read goes into history as failed, without its payload. Returns the ids of the events.
-drop function if exists agent_private.deliver(int8[], int8[], text[], boolean); -- that of versions before 0.8.0 returns nothing
-create function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
+-- deleted meanwhile gets nothing. Returns the ids of the events.
+create or replace function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
 returns int8[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -402,9 +367,6 @@ declare
   _last int8;
   _n int8;
   _ids int8[];
-  _empty_ids int8[]; -- of the events without members, and their positions
-  _empty_positions int8[];
-  _unreadable int8[];
 begin
   if cardinality(_positions) = 0 then
     return null;
@@ -423,38 +385,22 @@ begin
       and (s.is_in_step or not _is_in_step)
       offset 0 -- looks up the queue once for each subscription
     ) s on s.id = n.subscription
-    -- Events that were checked when they were published may be in a queue. Other events are inserted without their JSON if that could not be.
-    cross join lateral (select l.text_size is not null or agent_private.is_storable(l)) as i (is_readable)
-    cross join lateral (select i.is_readable, case when i.is_readable then l.event else '{}' end) as r (is_readable, event)
     cross join lateral agent_private.new_event
-    ( null, null, r.event, case when not l.event ? 'event_ts' or not r.is_readable then l.published_at end, s.deliver_queue
-    , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => case when r.is_readable then l.meta end
+    ( null, null, l.event, case when not l.event ? 'event_ts' then l.published_at end, s.deliver_queue
+    , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => l.meta
     , _publication => jsonb_build_object
       ( 'subscription', s.name, 'position', l.position, 'topic', l.topic, 'matched', n.matched::jsonb
       , 'published_at', to_char(l.published_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
       )
     , _group => coalesce
-      ( agent_private.delivery_group(s.deliver_group_from, l.key, l.topic, r.event)
-      , agent_private.default_group(r.event, (s.queue).group_from, (s.queue).flow_fair)
+      ( agent_private.delivery_group(s.deliver_group_from, l.key, l.topic, l.event)
+      , agent_private.default_group(l.event, (s.queue).group_from, (s.queue).flow_fair)
       )
     ) as e
     order by n.ord
-    returning id, case when event = '{}' then (publication ->> 'position')::int8 end as position
+    returning id
   )
-  select count(*), array_agg(i.id), array_agg(i.id) filter (where i.position is not null), array_agg(i.position) filter (where i.position is not null)
-  into _n, _ids, _empty_ids, _empty_positions
-  from inserted i;
-  if _empty_ids is not null then
-    _unreadable =
-    ( select array_agg(e.id)
-      from unnest(_empty_ids, _empty_positions) as e (id, position)
-      join agent_private.log_events(_empty_positions, _first, _last) l on l.position = e.position
-      where l.text_size is null and not agent_private.is_storable(l)
-    );
-    if _unreadable is not null then
-      perform agent_private.move_to_history(_unreadable, 'failed', agent_private.unreadable_reason(), false);
-    end if;
-  end if;
+  select count(*), array_agg(i.id) into _n, _ids from inserted i;
   if _n < cardinality(_positions) then
     if exists (select unnest(_positions) except select l.position from agent_private.log_events(_positions, _first, _last) l) then
       raise exception 'the log has dropped what was to be delivered' using errcode = 'serialization_failure', hint = 'Read it again.';

@@ -166,8 +166,6 @@ begin
 end
 $func$;
 
-drop function if exists agent_private.service_functions(); -- of versions before 0.8.0
-
 revoke execute on all functions in schema agent, agent_service, agent_private from public;
 revoke all on schema agent_service, agent_private from public;
 
@@ -192,16 +190,5 @@ begin
   loop
     execute _statement;
   end loop;
-end
-$script$;
-
--- Last, because functions that forward have the privileges of those that they call.
-do $script$
-begin
-  if to_regclass('pg_temp.moved_functions') is null then
-    perform agent_service.drop_forwarding_functions('0');
-  elsif exists (select from pg_temp.moved_functions) then
-    perform agent_private.forward_former_functions(array(select m.name from pg_temp.moved_functions m));
-  end if;
 end
 $script$;

@@ -1,5 +1,5 @@
 -- Copies of owners: schedules are on the cells of their queues, and name owners, so every cell has the owners of home. A gateway keeps them level, as it does with keys: see
--- 028-cell.sql.
+-- 027-cell.sql.
 
 -- Up to _limit copies of owners after _after_id, by their ids, each as an object that agent_service.put_owner_copies() takes. With _since those alone that changed in transactions which that
 -- snapshot does not show, and among them owners that were deleted, as {"id", "deleted": true, "version"}. A snapshot tells who has followed so far what is missing, without a lock

@@ -356,10 +356,6 @@ for each statement execute function agent_private.change_replica('access');
 create or replace trigger change_replica after insert or update of is_only, is_required or delete or truncate on agent.access
 for each statement execute function agent_private.change_replica('access');
 
-drop trigger if exists change_access_on_insert_delete on agent.api_key;
-drop trigger if exists change_access_on_update on agent.api_key;
-drop function if exists agent_private.change_access();
-
 -- Whether one of these patterns (null: all) is the name of a queue, or its beginning before a last *. None stands for the service's own queues.
 create or replace function agent_private.is_queue_allowed(_queue text, _patterns text[])
 returns boolean

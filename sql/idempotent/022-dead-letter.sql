@@ -37,8 +37,8 @@ $func$;
 -- insert_dead_letters without its precautions: ids has the dead letter of each of _ids, queues has the queues that something was inserted into (null: none).
 --
 -- A dead letter has the payload, the type, the source, the priority, the metadata, the occurrence and the publication of its event, and its event_ts; and in
--- meta.dead_letter why it is one. An event that was stored past the checks, or by a former version, may hold JSON that cannot be stored anew: that is left out, and
--- named in "omitted". One that has a text_size is looked at only with _is_careful.
+-- meta.dead_letter why it is one. With _is_careful, JSON that cannot be stored anew, such as metadata that would be too long, is left out, and
+-- named in "omitted".
 create or replace function agent_private.copy_to_dead_letter_queues(_ids int8[], _outcome text, _error text, _is_careful boolean, out ids int8[], out queues text[])
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -53,7 +53,7 @@ begin
   with ended as
   ( select e.id, e.event, e.event_ts, e.queue, e.attempts, e.last_error, e.type, e.source, e.priority, e.occurrence, e.meta, e.publication, e.group_key
     , q.dead_letter_queue
-    , case when e.text_size is not null and not _is_careful then '{}' else agent_private.unstorable_parts(e) end as omitted
+    , case when _is_careful then agent_private.unstorable_parts(e) else '{}' end as omitted
     from agent.event e
     join agent.queue q on q.name = e.queue and q.dead_letter_queue is not null
     where e.id = any (_ids)
@@ -128,7 +128,7 @@ begin
   join agent.event_hist h on h.id = any (_ids) and h.id = a.id
   where h.outcome = 'expired' and h.attempts > 0 and h.dead_lettered_as is not null
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
-  and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.claimed, h.receipt_hash);
+  and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.receipt_hash);
   if _dead is null then -- the usual case
     return '{}';
   end if;

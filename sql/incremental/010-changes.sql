@@ -1,1 +1,0 @@
--- Publishing the changes of tables needs no table: the settings are the arguments of the triggers. See docs/decisions/013-changes.md.
