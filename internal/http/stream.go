@@ -14,6 +14,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/rounds"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -148,8 +149,10 @@ func (s *Server) open(r *http.Request, options streamOptions, open func(context.
 func (s *Server) copyStream(ctx context.Context, r *http.Request, st eventSource, out *streamWriter) error {
 	out.begin()
 	err := out.write(func(b []byte) []byte { return out.format.position(b, st.Position(), retryAfter()) })
+	limiter := s.cfg.Service.Rounds().Loop("writing to streams").Limiter()
 	for err == nil {
 		var batch topic.Batch
+		before, began := st.Position(), time.Now()
 		batch, err = st.Next(ctx, s.heartbeat)
 		switch {
 		case errors.Is(err, topic.ErrDraining):
@@ -170,6 +173,8 @@ func (s *Server) copyStream(ctx context.Context, r *http.Request, st eventSource
 		if batch.Gap != nil && err == nil {
 			s.metrics.gaps.Inc()
 		}
+		isIdle := len(batch.Entries) == 0 && st.Position() == before && time.Since(began) < rounds.MinWait
+		_ = limiter.Pause(ctx, isIdle) // the next round finds that ctx has ended
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		s.metrics.blocked.Inc()
