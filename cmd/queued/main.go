@@ -16,7 +16,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/cli"
-	"github.com/queued/queued/internal/timerslack"
 )
 
 // The exit codes of every command.
@@ -32,9 +31,6 @@ const (
 const signalGrace = 500 * time.Millisecond
 
 func main() {
-	if len(os.Args) > 1 && (os.Args[1] == "serve" || os.Args[1] == "gateway") { // before signals are caught: it may start the program again
-		timerslack.Raise()
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
