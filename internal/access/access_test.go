@@ -109,6 +109,31 @@ func TestLookUpsAreBounded(t *testing.T) {
 	}
 }
 
+// The zero time of Go is a time like others: a key that ends then has ended, and so has the text before a rotation.
+func TestKeyThatEndsAtTheZeroTimeHasEnded(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := openOn(t, db)
+	create(t, s, CreateParams{})
+	_, text := create(t, s, CreateParams{Scopes: []Scope{Read}, ExpiresAt: new(time.Time{})})
+	if _, err := s.Authenticate(t.Context(), text); !errors.Is(err, ErrExpired) {
+		t.Errorf("got %v, want ErrExpired", err)
+	}
+	id, before := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	if _, _, err := s.Rotate(t.Context(), id, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	authenticate(t, s, before)
+	run(t, db, `update agent.api_key set previous_until = '0001-01-01 00:00+00' where id = $1`, id)
+	other, _ := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	if err := s.Revoke(t.Context(), other); err != nil { // which reads all keys again
+		t.Fatal(err)
+	}
+	if _, err := s.Authenticate(t.Context(), before); !errors.Is(err, ErrExpired) {
+		t.Errorf("got %v for the text before the rotation, want ErrExpired", err)
+	}
+}
+
 func TestEndedKeysSayWhich(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -66,6 +66,7 @@ func TestVersionsAndTimesOfCopiesAreBounded(t *testing.T) {
 	now := time.Now()
 	n := 0
 	for name, values := range map[string]map[string]bool{ // whether each is taken
+		"scopes": {`["read"]`: true, `[["read"]]`: false, `[["admin"],["read"]]`: false},
 		"version": {
 			`-9223372036854775808`: false, `-1`: false, `0`: false, `null`: false, `1`: true, `2`: true, `9007199254740990`: true, `9007199254740991`: true, `9007199254740992`: false,
 			maxInt8: false, `9223372036854775808`: false, `1e30`: false, `1.5`: false, `"x"`: false, `[1]`: false,

@@ -123,7 +123,7 @@ func (s *Service) authenticateSession(ctx context.Context, token string) (*Grant
 	g := *of
 	g.session, g.ofKey = &hash, of
 	if until := found[hash].ExpiresAt; g.until.IsZero() || until.Before(g.until) {
-		g.until = until
+		g.until = endAt(until)
 	}
 	if g.ended == nil {
 		g.ended = s.neverDone

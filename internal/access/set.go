@@ -75,17 +75,25 @@ func (s *Service) cache(r row, before *cachedKey) *cachedKey {
 	}
 	grant.queues, grant.topics = normalize(r.Queues, r.Topics)
 	if r.ExpiresAt != nil {
-		grant.until = *r.ExpiresAt
+		grant.until = endAt(*r.ExpiresAt)
 	}
 	k.current = &grant
 	if r.PreviousUntil != nil {
 		previous := grant
 		if previous.until.IsZero() || r.PreviousUntil.Before(previous.until) {
-			previous.until = *r.PreviousUntil
+			previous.until = endAt(*r.PreviousUntil)
 		}
 		k.previous = &previous
 	}
 	return k
+}
+
+// endAt returns the time at which a grant ends: t, or the time after it if t is the zero time, with which a grant would never end.
+func endAt(t time.Time) time.Time {
+	if t.IsZero() {
+		return t.Add(1)
+	}
+	return t
 }
 
 // isSame reports whether what r says of the key is what k has, but for when it was used.

@@ -78,7 +78,7 @@ func (s *Service) AuthenticateToken(text string) (*Grant, error) {
 		g.scopes, g.queues, g.topics, g.match = []Scope{Read}, []string{}, t.Topics, t.Match
 		g.IsOpen, g.signer = false, nil
 		if g.until.IsZero() || until.Before(g.until) {
-			g.until = until
+			g.until = endAt(until)
 		}
 		if g.ended == nil {
 			g.ended = s.neverDone

@@ -516,6 +516,7 @@ func TestPagesOfOtherOriginsAreRefusedAndOwnOnesAreNot(t *testing.T) {
 	e.want(403, "cross_origin", "POST", "/ui/login", "", "Origin: "+home.server.URL)
 	e.want(403, "cross_origin", "POST", "/ui/login", "", "Sec-Fetch-Site: cross-site")
 	e.want(204, "", "POST", "/ui/login", "", "Origin: "+e.url)
+	e.want(403, "cross_origin", "POST", "/ui/login", "", "Sec-Fetch-Site: cross-site", "Origin: https://evil.example", "Connection: Origin, sec-fetch-site")
 	e.want(204, "", "POST", "/ui/login", "", "Origin: "+e.url, "Sec-Fetch-Site: same-origin")
 }
 

@@ -3,6 +3,7 @@ package gateway
 import (
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -15,11 +16,16 @@ var connectionFields = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
+// originFields tell whether a browser makes a request for a page of another origin. Naming them in Connection does not take them away.
+var originFields = []string{"Origin", "Sec-Fetch-Site"}
+
 // dropConnectionFields removes the fields that are for one connection alone. Nothing is added to a header before: else whoever sent it could name that, too.
 func dropConnectionFields(header http.Header) {
 	for _, line := range header["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
-			header.Del(strings.TrimSpace(name))
+			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); !slices.Contains(originFields, name) {
+				delete(header, name)
+			}
 		}
 	}
 	for _, name := range connectionFields {

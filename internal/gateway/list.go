@@ -133,8 +133,8 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 	}
 	text, _ = textOf(members.URL, "")
 	base, err := ParseURL(text)
-	if err != nil {
-		return nil //nolint:nilerr // home says it
+	if err != nil { // home may take it, and then no gateway could use the cell
+		return refuse(validationFailed, "#/url: cannot be used: %s.", err)
 	}
 	at := newCell(&g.cfg, number, base, g.drain) //nolint:contextcheck // calls of it have contexts of their own
 	defer at.transport.CloseIdleConnections()

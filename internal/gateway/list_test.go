@@ -113,6 +113,8 @@ func TestACellIsListedOnceItHasSaidThatItIsTheOne(t *testing.T) {
 		"no cell":            put("2", stranger.URL, gatewayKey),
 		"nobody":             put("2", "http://127.0.0.1:1", gatewayKey),
 		"nobody in the name": put("2", "http://cell.invalid", gatewayKey),
+		"a line end":         put("2", "http://127.0.0.1:1%0d%0aX:y", gatewayKey),
+		"an escape":          put("2", "http://a%zz", gatewayKey),
 	} {
 		if got.status != http.StatusUnprocessableEntity {
 			t.Errorf("%s: got %d %s", name, got.status, got.body)

@@ -138,6 +138,11 @@ func (m *reading) begin(cells []*cell, at places, first func(n int) int) (*merge
 			merged.sources = append(merged.sources, &source{at: known, place: place})
 		}
 	}
+	if len(merged.sources) == 0 { // no cell checks the caller
+		if err := m.g.checkKnownCaller(m.c, m.r); err != nil {
+			return nil, err
+		}
+	}
 	limit := first(max(len(merged.sources), 1))
 	asked := make([]*cell, len(merged.sources))
 	byCell := make(map[*cell]*source, len(asked))

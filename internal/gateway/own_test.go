@@ -340,3 +340,19 @@ func TestHomesWordOnACallerEndsWithAChangeOfItsKeys(t *testing.T) {
 	age(waitTimeout)
 	ask(http.StatusServiceUnavailable, cellUnavailable.code)
 }
+
+// Nobody but the gateway sees the caller of a page after the last one, as no cell is asked.
+func TestPageAfterTheLastOneIsForKnownCallersAlone(t *testing.T) {
+	t.Parallel()
+	home, other := newFakeCell(t, 0), newFakeCell(t, 1)
+	e := setup(t, nil, home, other)
+	over := places{0: {ended: true}, 1: {ended: true}}.String()
+	for _, path := range []string{"/history?cursor=", "/history?format=ndjson&cursor=", "/queues?cursor=", "/redrives?cursor=", "/events?cursor="} {
+		if got := e.call("GET", path+over, "", "Authorization: Bearer "+callerKey); got.status != http.StatusOK {
+			t.Errorf("%s of a known caller: %d %s", path, got.status, got.body)
+		}
+		if got := e.call("GET", path+over, "", "Authorization: Bearer unknown"); got.status != http.StatusUnauthorized {
+			t.Errorf("%s of a stranger: %d %s", path, got.status, got.body)
+		}
+	}
+}

@@ -34,7 +34,7 @@ type endWaits struct {
 	count   atomic.Int64  // of callers: while there are none, an ack looks no further
 	drained chan struct{} // closed when callers must not wait any more
 
-	joined    pg.Signal // a caller has come
+	joined pg.Signal // a caller has come
 
 	mu        sync.Mutex
 	byID      map[int64]map[endWait]struct{}

@@ -16,6 +16,8 @@ const redriveChannel = "agent_redrive"
 const (
 	// redriveRest is how long a process relies on notifications that there is a redrive.
 	redriveRest = time.Hour
+	// takenPause is how long a process waits while others make all steps that are due.
+	takenPause = 100 * time.Millisecond
 	// redrivePoll is how long it does when notifications may not arrive.
 	redrivePoll = 10 * time.Second
 )
@@ -234,7 +236,11 @@ func (s *Service) redriveStep(ctx context.Context) error {
 		s.cfg.Logger.Info().Int64("redrive", *step.ID).Str("state", string(step.State)).Str("reason", step.Reason).Msg("a redrive has ended")
 	}
 	if s.redrives.wait = step.Wait; step.Wait != nil {
+		isTaken := step.ID == nil && *step.Wait == 0 // another process makes the step that is due
 		*s.redrives.wait = max(*step.Wait, time.Since(start))
+		if isTaken {
+			*s.redrives.wait = max(*s.redrives.wait, takenPause)
+		}
 	}
 	return nil
 }

@@ -305,6 +305,8 @@ declare
 begin
   if coalesce(length(_key.name), 0) not between 1 and 255 then
     perform agent_private.raise_invalid('name', 'must be 1 to 255 characters');
+  elsif array_ndims(_key.scopes) > 1 or array_ndims(_key.queues) > 1 or array_ndims(_key.topics) > 1 then
+    perform agent_private.raise_invalid('scopes', 'must be a list of texts, and so must queues and topics');
   elsif coalesce(cardinality(_key.scopes), 0) not between 1 and 6 or array_position(_key.scopes, null) is not null
     or not _key.scopes <@ array['publish', 'claim', 'read', 'manage', 'metrics', 'admin']
   then
