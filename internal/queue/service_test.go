@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -46,7 +47,9 @@ func anotherService(t *testing.T, url string, change func(*queue.Config)) *queue
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if heldUp := s.Rounds().HeldUp(); len(heldUp) > 0 {
+		heldUp := s.Rounds().HeldUp()
+		maps.DeleteFunc(heldUp, func(_ string, n int64) bool { return n < 25 }) // of five seconds: tests wake loops more than users do
+		if len(heldUp) > 0 {
 			t.Errorf("loops went round without getting anything done: %v rounds were held up", heldUp)
 		}
 	})

@@ -43,7 +43,7 @@ func (env environment) followers(t *testing.T, after int64) []follower {
 }
 
 // TestFollowersWaitWhenTheLogHasMovedOn has each kind of follower wait beside a gap in the log. Whatever they do at first, they ask the database for
-// nothing in the end, and then get what is published. The cleanup of the environment fails the test if a loop was held up.
+// nothing in the end, no loop is held up, and then they get what is published.
 func TestFollowersWaitWhenTheLogHasMovedOn(t *testing.T) {
 	t.Parallel()
 	for name, moveOn := range map[string]func(t *testing.T, env environment){
@@ -98,6 +98,9 @@ func TestFollowersWaitWhenTheLogHasMovedOn(t *testing.T) {
 					}()
 				}
 				env.awaitRest(t, len(all))
+				if heldUp := env.database.Rounds.HeldUp(); len(heldUp) > 0 {
+					t.Errorf("%v rounds were held up", heldUp)
+				}
 				want := env.publish(t, "a")
 				for i, f := range all {
 					if events := <-got[i]; !slices.Equal(events, want) {

@@ -196,6 +196,9 @@ func (r *router) forget() {
 func (r *router) begin(ctx context.Context) (bool, error) {
 	now := time.Now()
 	isChanged := r.isChanged.Swap(false)
+	if isChanged {
+		pg.Worked(ctx)
+	}
 	if now.Before(r.restsUntil) && !isChanged {
 		pg.Worked(ctx)
 		return false, nil
