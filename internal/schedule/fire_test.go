@@ -451,8 +451,8 @@ func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 	}
 	claim := func(id int64) string {
 		t.Helper()
-		env.exec(t, `update agent.event set attempts = attempts + 1, claimed = claimed || now(), nacked_at = null, vt = now() + interval '1 h' where id = $1`, id)
-		return pgtest.Query[string](t, env.sql, `select agent.receipt(e) from agent.event e where id = $1`, id)
+		env.exec(t, `update agent.event set vt = case when id = $1 then now() - interval '1 s' else now() + interval '1 h' end`, id)
+		return pgtest.Query[string](t, env.sql, `select agent.receipt(e) from agent.claim_event(_queue => (select q.queue from agent.event q where q.id = $1)) e`, id)
 	}
 	claim(ids[1])
 	env.exec(t, `select agent.delete_event($1, $2)`, ids[2], claim(ids[2]))

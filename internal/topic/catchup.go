@@ -65,7 +65,7 @@ func (c *catchUp) pass(ctx context.Context) error {
 			before := *state
 			hasMoved, err := c.step(ctx, rt, state)
 			hasAsked = true
-			isIdle = isIdle && !(hasMoved && *state != before)
+			isIdle = isIdle && (!hasMoved || *state == before)
 			switch {
 			case err != nil && !isRefused(ctx, err):
 				return err
