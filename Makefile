@@ -63,7 +63,7 @@ test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container
 
 .PHONY: test-faults
 test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a few times
-	@QUEUED_FAULTS=short $(call gotest,./internal/faults,-vet=off -count=1 -timeout 10m -parallel 4 $(ARGS))
+	@QUEUED_FAULTS=short $(call gotest,./internal/faults,-vet=off -count=1 -timeout 15m -parallel 4 $(ARGS))
 
 .PHONY: faults
 faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
