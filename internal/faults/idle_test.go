@@ -21,9 +21,10 @@ import (
 const (
 	// idleTime is how long the processor time of an idle service is measured.
 	idleTime = 10 * time.Second
-	// idleShare is the most that the service and its PostgreSQL may take then, together, of one processor. In the short form, which other tests and a slow
-	// machine disturb, it is busyShare: a loop that does not wait takes more than a whole one.
-	idleShare = 0.02
+	// idleShare is the most that the service and its PostgreSQL may take then, together, of one processor: 2.4 to 4.3 % were measured on two slow
+	// processors, as much after a fault as without one. In the short form, which other tests disturb, it is busyShare. A loop that does not wait takes more
+	// than a whole processor.
+	idleShare = 0.06
 	busyShare = 0.15
 	// settleTime is how long the service has after a fault until it is idle: reconnects, retries and the watches of the last readers are over then.
 	settleTime = 12 * time.Second
