@@ -189,7 +189,7 @@ func (d *dispatcher) run() {
 		case unserved == 0:
 			lookAhead = false
 		case !lookAhead:
-			lookAhead = true
+			lookAhead, overdue = true, 0
 		default:
 			began := time.Now()
 			lookAhead = !d.waitOrOffer(groups, sleep)
