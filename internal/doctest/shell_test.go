@@ -143,11 +143,17 @@ func (s *shell) run(text string) (lines []string, code string, err error) {
 				}
 				return lines, code, nil
 			}
-			lines = append(lines, strings.TrimRight(line, "\r"))
+			lines = append(lines, onTerminal(line))
 		case <-limit.C:
 			return lines, "", fmt.Errorf("it has not ended within %s", commandLimit)
 		}
 	}
+}
+
+// onTerminal returns what a terminal shows of a line: the text after the last carriage return, as each report of progress is written over the one before.
+func onTerminal(line string) string {
+	line = strings.TrimRight(line, "\r")
+	return line[strings.LastIndexByte(line, '\r')+1:]
 }
 
 // A server is a running queued, which serves a page.

@@ -35,6 +35,7 @@ type Counts struct {
 // A Loop counts the rounds of all loops of one name. Nil counts nothing.
 type Loop struct {
 	total, heldUp atomic.Int64
+	mostIdle      atomic.Int64 // rounds in a row
 }
 
 // Loop returns the counts of a name, which is the same Loop each time.
@@ -66,6 +67,23 @@ func (c *Counts) HeldUp() map[string]int64 {
 		}
 	}
 	return heldUp
+}
+
+// manyIdle is how many idle rounds in a row only a fault explains: at their end a loop has waited for four seconds for nothing.
+const manyIdle = freeRounds + 25
+
+// Stuck returns the loops that had so many idle rounds in a row that only a fault explains it, each with their number. Tests require that
+// there is none. A loop that is held up for some rounds now and then, as signals race with reads, is not stuck.
+func (c *Counts) Stuck() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stuck := make(map[string]int64)
+	for name, l := range c.byName {
+		if n := l.mostIdle.Load(); n >= manyIdle {
+			stuck[name] = n
+		}
+	}
+	return stuck
 }
 
 var (
@@ -115,6 +133,9 @@ func (l *Limiter) Delay(isIdle bool) time.Duration {
 	}
 	if l.loop != nil {
 		l.loop.heldUp.Add(1)
+		for n := l.loop.mostIdle.Load(); n < int64(l.idle) && !l.loop.mostIdle.CompareAndSwap(n, int64(l.idle)); {
+			n = l.loop.mostIdle.Load()
+		}
 	}
 	return min(minDelay<<min(l.idle-freeRounds-1, 16), maxDelay)
 }

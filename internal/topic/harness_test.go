@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"testing"
 	"time"
 
@@ -78,10 +77,8 @@ func environmentWith(t *testing.T, database pg.Config, url string, changes ...fu
 	}
 	t.Cleanup(func() { closeSoon(t, s.Close) })
 	t.Cleanup(func() {
-		heldUp := db.Rounds.HeldUp()
-		maps.DeleteFunc(heldUp, func(_ string, n int64) bool { return n < 25 }) // of five seconds: tests wake loops more than users do
-		if len(heldUp) > 0 {
-			t.Errorf("loops went round without getting anything done: %v rounds were held up", heldUp)
+		if stuck := db.Rounds.Stuck(); len(stuck) > 0 {
+			t.Errorf("loops went round without getting anything done: %v idle rounds in a row", stuck)
 		}
 	})
 	return environment{Service: s, queue: q, url: url, sql: pgtest.Connect(t, url), database: db}
