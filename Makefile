@@ -6,20 +6,15 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 TOOL := go tool -modfile=tools/go.mod
-# The packages to test and further flags of go test: make test PKG=./internal/queue ARGS='-run LeaseTakenOver -v'
+# The packages to test and further flags of go test: make test-plain PKG=./internal/queue ARGS='-run LeaseTakenOver -v'
 PKG ?= ./...
 ARGS ?=
-# For .ci/run: the directory of reports about tests that were run again. If it is set, failed tests are run again, at most twice, unless more than
-# five have failed. A crash, a data race and a goroutine that was left still fail the run.
-RERUNS ?=
-RERUN = $(if $(RERUNS),--rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
-	--rerun-fails-report='$(RERUNS)/$@' --jsonfile='$(RERUNS)/$@.json' --post-run-command='$(CURDIR)/build/reruns $(RERUNS)/$@.json')
 # $(call gotest,PACKAGES,FLAGS) runs go test. $(call gotest_in,DIRECTORY,PACKAGES,FLAGS,COMMAND) does so in another module, as arguments of COMMAND.
-GOTESTSUM = gotestsum --format pkgname-and-test-fails $(RERUN)
+GOTESTSUM = gotestsum --format pkgname-and-test-fails
 gotest = $(TOOL) $(GOTESTSUM) --packages='$(1)' -- $(2)
 gotest_in = $(4) go tool -C $(1) -modfile=../tools/go.mod $(GOTESTSUM) --packages='$(2)' -- $(3)
 # Vet runs with the linters: make check
-GOTEST = $(call gotest,$(PKG),$(RACE) -vet=off -shuffle=on -parallel 4 -timeout 25m $(ARGS))
+GOTEST = $(call gotest,$(PKG),-vet=off -shuffle=on -parallel 4 -timeout 25m $(ARGS))
 PGTEST := go run ./internal/pgtest/run
 # The scenarios of internal/faults start servers of their own: they run once, and not at the same time as other tests
 FAULTS_ELSEWHERE := $(if $(filter ./...,$(PKG)),QUEUED_FAULTS=off)
@@ -43,23 +38,48 @@ build: ## Build bin/queued, static
 	@CGO_ENABLED=0 go build -trimpath -o bin/queued ./cmd/queued
 
 .PHONY: test
-test: test-plain test-timescale test-faults test-client test-bench $(if $(CHROMIUM),test-browser) ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
+test: test-plain test-client test-timescale ## Test: every package on plain PostgreSQL, then with TimescaleDB what that can change (needs Docker)
+
+.PHONY: test-all
+test-all: test-race test-gateway test-faults test-bench $(if $(CHROMIUM),test-browser) ## After make test, the rest of what CI tests: races, gateways, faults, the bench, pages in a browser
+
+NIGHTLY := nightly-plain nightly-timescale nightly-gateways nightly-rest nightly-faults
+.PHONY: test-nightly $(NIGHTLY)
+test-nightly: $(NIGHTLY) ## Everything, for hours: all tests on both flavours and with the race detector, all gateways, fuzzing, all faults for long
+nightly-plain: export GORACE = atexit_sleep_ms=50 # a program with the race detector sleeps for a second before it ends, and the tests run hundreds
+nightly-plain:
+	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour plain -- $(call gotest,./...,-race -vet=off -shuffle=on -parallel 4 -timeout 2h $(ARGS))
+nightly-timescale:
+	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour timescale -- $(call gotest,./...,-vet=off -shuffle=on -parallel 4 -timeout 2h $(ARGS))
+nightly-gateways:
+	@$(MAKE) test-gateway CELLS='1 3' SHORT=
+nightly-rest: image
+	@$(MAKE) test-client test-bench test-browser fuzz smoke RACE=-race
+nightly-faults: faults
 
 .PHONY: test-plain
-test-plain: RACE = -race
-# A program that is built with the race detector sleeps for a second before it ends, and the tests run hundreds of them
-test-plain: export GORACE = atexit_sleep_ms=50
 test-plain: ## Test on a plain PostgreSQL, private to the run
 	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour plain -- $(GOTEST)
 
-# Without packages that have no test on this server, and without internal/clienttest and internal/doctest, which see no difference: test-plain runs those.
-# And without the race detector: the Go code is the same in both flavours, so test-plain finds its races. The detector takes a third of the CPU time of the tests.
-DATABASE_PACKAGES = $(shell grep -rlE --include='*_test.go' '"github.com/queued/queued/internal/pgtest"|^package pgtest$$' cmd internal sql | \
-	grep -vE "clienttest/|doctest/" | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+# The tests whose first line calls pgtest.EachFlavour, and the files with them
+MARKED = $(shell grep -rl --include='*_test.go' 'pgtest.EachFlavour' cmd internal)
+MARKED_TESTS = $(shell grep -h -B 1 'pgtest.EachFlavour' $(MARKED) | sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' | paste -sd '|')
 .PHONY: test-timescale
-test-timescale: PKG := $(if $(filter ./...,$(PKG)),$(DATABASE_PACKAGES),$(PKG))
-test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container
-	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour timescale $(if $(CI),,-optional) -- $(GOTEST)
+test-timescale: PKG := $(if $(filter ./...,$(PKG)),$(sort $(patsubst %,./%,$(dir $(MARKED)))),$(PKG))
+test-timescale: ARGS := $(if $(ARGS),$(ARGS),-run '^($(MARKED_TESTS))$$')
+test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container, what it can change
+	@$(PGTEST) -flavour timescale $(if $(CI),,-optional) -- $(GOTEST)
+
+# With the race detector: the packages that share memory between goroutines, and of the large ones, most of whose tests are of SQL, those tests whose
+# names speak of what happens at the same time
+RACE_PACKAGES := ./internal/access ./internal/cell ./internal/clienttest ./internal/egress ./internal/gateway ./internal/groupcommit ./internal/http/pages \
+	./internal/match ./internal/pg ./internal/push ./internal/ratelimit ./internal/rounds ./internal/watermark
+RACE_LARGE := ./internal/http ./internal/queue ./internal/schedule ./internal/topic
+RACE_TESTS := Wait|Stream|Concurren|Together|AtOnce|Drain|Stop|Race|SameTime|Beside|Meanwhile|Shared|Cache|Several|Kill|Late
+.PHONY: test-race
+test-race: ## Test with the race detector, where goroutines share memory
+	@$(PGTEST) -flavour plain -- $(call gotest,$(RACE_PACKAGES),-race -vet=off -shuffle=on -parallel 4 -timeout 25m)
+	@$(PGTEST) -flavour plain -- $(call gotest,$(RACE_LARGE),-race -vet=off -shuffle=on -parallel 4 -timeout 25m -run '$(RACE_TESTS)')
 
 .PHONY: test-faults
 test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a few times
@@ -70,15 +90,16 @@ faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for
 	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
 	@QUEUED_FAULTS=long $(PGTEST) -flavour plain -- go test -count=1 -timeout 1h -run 'UnderKills|BrokenLimits' -v ./internal/clienttest ./internal/queue
 
-# The suites that speak HTTP, through a gateway with as many cells behind it, one number after the other; ARGS=-short runs a selection
-CELLS ?= 1 3
+# The suites that speak HTTP, through a gateway with as many cells behind it, one number after the other
+CELLS ?= 3
+SHORT ?= -short
 .PHONY: test-gateway
-test-gateway: ## Test HTTP, the command line and the Go client through a gateway, in front of one cell and of three; CELLS=3 for three alone
-	@for cells in $(CELLS); do $(PGTEST) -flavour plain -- go run ./internal/gatewaytest/run -cells $$cells $(ARGS); done
+test-gateway: ## Test HTTP, the command line and the Go client through a gateway in front of CELLS cells (3): a selection, with SHORT= all
+	@for cells in $(CELLS); do $(PGTEST) -flavour plain -- go run ./internal/gatewaytest/run -cells $$cells $(SHORT) $(ARGS); done
 
 .PHONY: test-client
 test-client: ## Test the module client/ without a server; internal/clienttest tests it with one
-	@$(call gotest_in,client,./...,-race -vet=off -shuffle=on -timeout 10m $(ARGS))
+	@$(call gotest_in,client,./...,-vet=off -shuffle=on -timeout 10m $(RACE) $(ARGS))
 
 .PHONY: test-bench
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
@@ -90,7 +111,7 @@ pictures: ## Take the pictures of docs/dashboard.md anew: needs Chromium
 	@QUEUED_E2E_PICTURES=$(CURDIR)/docs/pictures $(MAKE) --no-print-directory test-browser ARGS='-run ^TestPicturesOfTheDocumentation$$$$'
 
 .PHONY: test-browser
-test-browser: ## Test the module e2e/ with a browser: needs Chromium (apt-get install chromium); make test leaves it out where there is none
+test-browser: ## Test the module e2e/ with a browser: needs Chromium (apt-get install chromium); make test-all leaves it out where there is none
 	@$(call gotest_in,e2e,./...,-vet=off -count=1 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
 
 .PHONY: bench
@@ -131,7 +152,8 @@ check: ## Lint, formatting, modules, functions that nothing calls, types on othe
 		{ echo "$$target: see above"; exit 1; }; done
 	@if command -v promtool >/dev/null; then promtool check rules deploy/prometheus/alerts.yml >/dev/null && promtool test rules deploy/prometheus/alerts_test.yml >/dev/null || \
 		{ promtool test rules deploy/prometheus/alerts_test.yml; exit 1; }; fi
-	@for script in build/images build/reruns build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck deploy/patroni/make-database .ci/run examples/worker.sh; do bash -n $$script; done
+	@diff <(sed -n '/^FROM scratch/,$$p' build/queued/Dockerfile) <(sed -n '/^FROM scratch/,$$p' build/queued/Dockerfile.program)
+	@for script in build/images build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck deploy/patroni/make-database .ci/run .ci/packages examples/worker.sh; do bash -n $$script; done
 
 .PHONY: fmt
 fmt: ## Format the code

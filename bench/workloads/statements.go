@@ -141,7 +141,7 @@ const (
 	// A table like the queue's, to time a bare commit on.
 	likeStatement     = `create table if not exists public.queued_bench (like agent.event including all)`
 	likeDropStatement = `drop table if exists public.queued_bench`
-	likeInsert        = `insert into public.queued_bench (event, queue) values ($1::text::jsonb, $2)`
+	likeInsert        = `insert into public.queued_bench (event, queue, text_size) values ($1::text::jsonb, $2, octet_length($1))`
 
 	// The log as others keep it: places by a sequence and by transaction, and readers that stay behind the oldest transaction of the server,
 	// as Watermill's do.

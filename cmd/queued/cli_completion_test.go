@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // complete returns what the last of the words can be, by the command that the scripts of all shells ask.
@@ -25,7 +23,6 @@ func (p *program) complete(words ...string) (names []string) {
 }
 
 func TestCommandsFlagsAndValuesAreCompleted(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
 	p.cliWith(`{"kind":"token","queue":"work","secrets":["one"]}`, nil, "sources", "put", "shop").want(0)
@@ -68,7 +65,6 @@ func TestCommandsFlagsAndValuesAreCompleted(t *testing.T) {
 
 // The scripts run in their shells, which continuous integration installs. Each line is completed at its end.
 func TestCompletionScriptsWorkInTheirShells(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
 	p.cliWith(`{"kind":"token","queue":"work","secrets":["one"]}`, nil, "sources", "put", "shop").want(0)

@@ -19,7 +19,6 @@ func (r ran) object() map[string]any {
 }
 
 func TestKeysAndTheAuditOverHTTP(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	p.cli("keys", "create", "--scope", "publish").wantError(1, "--scope: must have admin for the first key")
@@ -81,7 +80,6 @@ func TestKeysAndTheAuditOverHTTP(t *testing.T) {
 }
 
 func TestKeysAreThoseOfTheDatabaseOrServerThatIsNamed(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	db, away := pgtest.New(t).ServiceURL, "http://"+closedAddress(t)
 	p := serve(t, nil, "QUEUED_DATABASE_URL="+db)
@@ -108,7 +106,6 @@ func TestKeysAreThoseOfTheDatabaseOrServerThatIsNamed(t *testing.T) {
 }
 
 func TestSchedulesOwnersAndTopics(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	p.placeAtHome("mail")

@@ -27,7 +27,6 @@ func (r ran) published() (all []client.PublishedEvent) {
 }
 
 func TestPublishedEventsAreTailed(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	first := p.cli("publish", "order.placed", `{"total":250}`, "--event-key", "4711", "--idempotency-key", "k").published()[0]
@@ -59,7 +58,6 @@ func TestPublishedEventsAreTailed(t *testing.T) {
 }
 
 func TestFileIsPublishedInOrder(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	var text strings.Builder
@@ -88,7 +86,6 @@ func TestFileIsPublishedInOrder(t *testing.T) {
 
 // TestTailOutlivesARestartOfTheServer tails over a server that is stopped and started again at the same address.
 func TestTailOutlivesARestartOfTheServer(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	database := "QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL
 	first := serve(t, nil, database)
@@ -110,7 +107,6 @@ func TestTailOutlivesARestartOfTheServer(t *testing.T) {
 }
 
 func TestSubscriptionIsManagedByCommands(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	for n := range 3 {
@@ -158,7 +154,6 @@ func TestSubscriptionIsManagedByCommands(t *testing.T) {
 }
 
 func TestTopWithoutATerminalWritesEachLook(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	p.cli("post", "-q", "mail", `{"n":1}`).want(0)

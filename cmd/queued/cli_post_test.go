@@ -112,7 +112,6 @@ func (p *program) untilStored(n int) {
 }
 
 func TestFileThatIsPostedAgainIsStoredOnce(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	path := fileOf(t, "\n"+numbered(1, 1500)+"  \n"+strings.TrimSuffix(numbered(1501, 2500), "\n"))
@@ -130,7 +129,6 @@ func TestFileThatIsPostedAgainIsStoredOnce(t *testing.T) {
 }
 
 func TestPostOfAFileGoesOnAfterSIGKILL(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	text := numbered(1, 6000)
@@ -146,7 +144,6 @@ func TestPostOfAFileGoesOnAfterSIGKILL(t *testing.T) {
 }
 
 func TestPostOfAFileOutlastsAServerThatIsKilled(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	environ := []string{"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL}
 	p := serve(t, nil, environ...)
@@ -168,7 +165,6 @@ func TestPostOfAFileOutlastsAServerThatIsKilled(t *testing.T) {
 }
 
 func TestInterruptedPostSaysHowToGoOn(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	post := p.postPiped("-q", "mail", "--batch", "100", "--parallel", "1")
@@ -188,7 +184,6 @@ func TestInterruptedPostSaysHowToGoOn(t *testing.T) {
 }
 
 func TestWrongLineIsNamedAndThoseBeforeAreStored(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t, "QUEUED_MAX_BODY=4096")
 	for line, says := range map[string]string{
@@ -221,7 +216,6 @@ func TestWrongLineIsNamedAndThoseBeforeAreStored(t *testing.T) {
 }
 
 func TestBatchThatIsTooLargeForTheServerIsHalved(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t, "QUEUED_MAX_BODY=8192", "QUEUED_MAX_BATCH_BODY=65536")
 	long := strings.Repeat("x", 4000)

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // ran is a command that has ended.
@@ -100,7 +98,6 @@ func (r ran) event() cliEvent {
 }
 
 func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	id := p.cli("post", "-q", "mail", "-t", "mail.welcome", "--meta", `{"trace":"a"}`, "--idempotency-key", "k", `{"to":"<ada>"}`).event().ID
@@ -145,7 +142,6 @@ func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
 }
 
 func TestPostAndEventsWaitForTheEndOfAnEvent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	replies := make(chan ran, 1)
@@ -180,7 +176,6 @@ func TestPostAndEventsWaitForTheEndOfAnEvent(t *testing.T) {
 }
 
 func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	for range 3 {
@@ -201,7 +196,6 @@ func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
 }
 
 func TestGroupsOfAQueueAreListedAndSet(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	type shown struct {
@@ -257,7 +251,6 @@ func TestGroupsOfAQueueAreListedAndSet(t *testing.T) {
 }
 
 func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	policy := func(args ...string) map[string]any {
@@ -331,7 +324,6 @@ func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
 }
 
 func TestSettingsOfAQueueThatAreChangedAtTheSameTimeAreAllKept(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	changes := [][]string{{"--max-attempts", "5"}, {"--lease", "2m"}, {"--history-retention", "48h"}, {"--backoff", "constant", "--backoff-base", "10s"}}
@@ -351,7 +343,6 @@ func TestSettingsOfAQueueThatAreChangedAtTheSameTimeAreAllKept(t *testing.T) {
 }
 
 func TestRequeueByIDAndByFilter(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	first := p.cli("post", "-q", "a", `{"n":1}`).event().ID
@@ -389,7 +380,6 @@ func TestRequeueByIDAndByFilter(t *testing.T) {
 }
 
 func TestSchedulesAreListedAndShown(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	p.want(http.StatusCreated, http.MethodPost, "/schedules", `{"name":"weekly","queue":"mail","event":{"n":1},"cron":"0 9 * * 1","timezone":"Europe/Berlin"}`)
@@ -407,7 +397,6 @@ func TestSchedulesAreListedAndShown(t *testing.T) {
 }
 
 func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	p.cli("post", "-q", strings.Repeat("q", 60), "-t", strings.Repeat("t", 60), `{"text":"`+strings.Repeat("x", 300)+`"}`).want(0)
@@ -436,7 +425,6 @@ func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
 }
 
 func TestListingsAreCompleteOrSaySo(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	for range 3 {
@@ -461,7 +449,6 @@ func TestListingsAreCompleteOrSaySo(t *testing.T) {
 }
 
 func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t, "QUEUED_API_KEY=secret-of-sixteen-or-more")
 	key := []string{"QUEUED_KEY=secret-of-sixteen-or-more"}
@@ -514,7 +501,6 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 }
 
 func TestUndeclaredQueueIsNamedAndIsNoEmptyQueue(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t, "QUEUED_QUEUES=declared")
 	p.placeAtHome("mail", "mial") // each cell knows the queues that it has

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // setupSealing starts a server that can seal secrets and push to this machine.
@@ -21,7 +19,6 @@ func setupSealing(t *testing.T) *program {
 }
 
 func TestSourcesArePutTestedAndDeleted(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupSealing(t)
 	p.cli("sources", "-o", "table").wantError(0, "no sources")
@@ -75,7 +72,6 @@ func TestSourcesArePutTestedAndDeleted(t *testing.T) {
 }
 
 func TestPushesAreSetTestedRotatedAndDeleted(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupSealing(t)
 	headers := make(chan http.Header, 10)

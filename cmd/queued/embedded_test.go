@@ -10,14 +10,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // dataDir returns a data directory that the account of a private PostgreSQL can enter.
 func dataDir(t *testing.T) string {
 	t.Helper()
-	pgtest.SameInEachFlavour(t)
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 )
 
 func TestLogLinesAreInUTCToTheMillisecond(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	zone := time.FixedZone("", 2*60*60)
 	now := func() time.Time { return time.Date(2025, 3, 1, 1, 2, 3, 4_000_000, zone) }
@@ -40,7 +39,6 @@ func TestLogLinesAreInUTCToTheMillisecond(t *testing.T) {
 }
 
 func TestWelcomeHasTheHeaderOfTheKeyOnlyWithAKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	open := welcome("http://127.0.0.1:1", "x", "", false)
 	if strings.Contains(open, "Authorization") || !strings.Contains(open, "http://127.0.0.1:1/events") {
@@ -52,7 +50,6 @@ func TestWelcomeHasTheHeaderOfTheKeyOnlyWithAKey(t *testing.T) {
 }
 
 func TestSuccessfulInsertsAreLoggedAtInfoOnlyWithAccessLogAll(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for _, tc := range []struct {
 		environ []string
@@ -91,7 +88,6 @@ func TestSuccessfulInsertsAreLoggedAtInfoOnlyWithAccessLogAll(t *testing.T) {
 }
 
 func TestRequestsThatFailInAnOutageGiveFewLinesWhoseCountsAddUp(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	const requests = 200
 	db := pgtest.New(t)

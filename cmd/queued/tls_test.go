@@ -107,7 +107,6 @@ func (s *secured) shown() string {
 }
 
 func TestTLSServesHTTP2AndHTTP1(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t, "QUEUED_ACCESS_LOG=all")
 	if url := s.waitFor("serving")["url"]; url != "https://"+s.addr {
@@ -143,7 +142,6 @@ func TestTLSServesHTTP2AndHTTP1(t *testing.T) {
 }
 
 func TestPlainHTTPAtTheTLSPortIsAnsweredReadably(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t)
 	got := s.want(http.StatusBadRequest, http.MethodGet, "/livez", "")
@@ -153,7 +151,6 @@ func TestPlainHTTPAtTheTLSPortIsAnsweredReadably(t *testing.T) {
 }
 
 func TestHealthcheckAsksOverTLSWhateverTheNameInTheCertificate(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t, "QUEUED_TLS_CLIENT_CA=DIR/ca.pem")
 	certificate := "QUEUED_TLS_CERT=" + filepath.Join(s.dir, "cert.pem")
@@ -168,7 +165,6 @@ func TestHealthcheckAsksOverTLSWhateverTheNameInTheCertificate(t *testing.T) {
 }
 
 func TestChangedCertificateIsShownToNewConnections(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t)
 	client := s.client(t, nil)
@@ -192,7 +188,6 @@ func TestChangedCertificateIsShownToNewConnections(t *testing.T) {
 }
 
 func TestClientCAIsRequiredOfEveryCallButHealthChecks(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t, "QUEUED_TLS_CLIENT_CA=DIR/ca.pem", "QUEUED_ACCESS_LOG=all", "QUEUED_API_KEY=a-key-of-the-tests")
 	foreign := certtest.New(t, "Test CA")
@@ -226,7 +221,6 @@ func TestClientCAIsRequiredOfEveryCallButHealthChecks(t *testing.T) {
 }
 
 func TestWrongTLSSettingsAreUsageErrors(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	dir := t.TempDir()
 	authority := certtest.New(t, "CA")
@@ -256,7 +250,6 @@ func TestWrongTLSSettingsAreUsageErrors(t *testing.T) {
 }
 
 func TestWelcomeOverTLSNamesTheCertificate(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := &secured{authority: certtest.New(t, "CA"), dir: t.TempDir()}
 	s.issue(t, "first")
@@ -279,7 +272,6 @@ func traceConnections(ctx context.Context, addresses chan<- string) context.Cont
 
 // TestSlowReaderOfOneStreamHoldsUpNoOther fills a stream that is not read, and has other calls answered over its connection meanwhile.
 func TestSlowReaderOfOneStreamHoldsUpNoOther(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t)
 	client := s.client(t, nil)
@@ -343,7 +335,6 @@ func TestSlowReaderOfOneStreamHoldsUpNoOther(t *testing.T) {
 
 // TestSIGTERMEndsHTTP2InOrder has a waiting claim, a stream and a half-sent request on one connection when the server is told to stop.
 func TestSIGTERMEndsHTTP2InOrder(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t)
 	client := s.client(t, nil)

@@ -61,8 +61,10 @@ func nextScripts(t *testing.T) fs.FS {
 var neverFilled = []string{"agent.server_change", "agent.outgoing"}
 
 // working are tables whose rows the process changes while it works, or that a migration changes.
-var working = []string{"agent.version", "agent.process_metric", "agent.execution", "agent.server", "agent.upkeep", "agent.queue_latest", "agent_private.group_sample",
-	"agent.log_count", "agent.log_topic"}
+var working = []string{
+	"agent.version", "agent.process_metric", "agent.execution", "agent.server", "agent.upkeep", "agent.queue_latest", "agent_private.group_sample",
+	"agent.log_count", "agent.log_topic",
+}
 
 // fillTables has every table of the schema have a row that stays while nobody works on the queue "kept".
 func fillTables(t *testing.T, p *program, conn *pgx.Conn) {
@@ -246,6 +248,7 @@ func (l *load) awaitMore(t *testing.T) {
 }
 
 func TestUpgradeUnderAWorkingProcessLosesNothing(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.URL)

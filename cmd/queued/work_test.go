@@ -13,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // work starts queued work on the queue "default" of p, with a command for the shell, in which DIR is a directory of the test.
@@ -93,7 +91,6 @@ const (
 )
 
 func TestExitCodeOfTheCommandDecides(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	ids := map[string]int64{}
@@ -130,7 +127,6 @@ func TestExitCodeOfTheCommandDecides(t *testing.T) {
 }
 
 func TestCommandGetsTheEventAndItsAttempt(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -147,7 +143,6 @@ func TestCommandGetsTheEventAndItsAttempt(t *testing.T) {
 }
 
 func TestOutputThatIsNoJSONIsNoResult(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	plain := p.post1(`{"n":1}`)
@@ -165,7 +160,6 @@ func TestOutputThatIsNoJSONIsNoResult(t *testing.T) {
 }
 
 func TestOnlyTheEndOfStandardErrorIsKept(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	id := p.post1(`{}`)
@@ -177,7 +171,6 @@ func TestOnlyTheEndOfStandardErrorIsKept(t *testing.T) {
 }
 
 func TestLeaseIsExtendedWhileTheCommandRuns(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setupFront(t), t.TempDir()
 	id := p.post1(`{}`)
@@ -197,7 +190,6 @@ func TestLeaseIsExtendedWhileTheCommandRuns(t *testing.T) {
 }
 
 func TestCommandAndItsChildrenAreKilledWhenTheLeaseIsLost(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setupFront(t), t.TempDir()
 	id := p.post1(`{}`)
@@ -211,7 +203,6 @@ func TestCommandAndItsChildrenAreKilledWhenTheLeaseIsLost(t *testing.T) {
 }
 
 func TestCommandThatTakesTooLongIsEnded(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setupFront(t), t.TempDir()
 	id := p.post1(`{}`)
@@ -224,7 +215,6 @@ func TestCommandThatTakesTooLongIsEnded(t *testing.T) {
 }
 
 func TestSIGTERMDrainsTheCommands(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setupFront(t), t.TempDir()
 	first := p.post1(`{}`)
@@ -246,7 +236,6 @@ func TestSIGTERMDrainsTheCommands(t *testing.T) {
 }
 
 func TestEventsAreGivenBackWhenTheGraceIsOver(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setupFront(t), t.TempDir()
 	id := p.post1(`{}`)
@@ -264,7 +253,6 @@ func TestEventsAreGivenBackWhenTheGraceIsOver(t *testing.T) {
 
 // TestWorkerThatWasStoppedCannotAck stops a worker until its lease has ended and another one has the event.
 func TestWorkerThatWasStoppedCannotAck(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir, other := setupFront(t), t.TempDir(), t.TempDir()
 	id := p.post1(`{}`)
@@ -286,7 +274,6 @@ func TestWorkerThatWasStoppedCannotAck(t *testing.T) {
 }
 
 func TestEventOfAKilledWorkerIsWorkedOnAgain(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir, other := setupFront(t), t.TempDir(), t.TempDir()
 	id := p.post1(`{}`)
@@ -309,7 +296,6 @@ func TestEventOfAKilledWorkerIsWorkedOnAgain(t *testing.T) {
 }
 
 func TestWrongWorkIsAUsageError(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for want, args := range map[string][]string{
 		`there is no program "./no-such-program.sh"`: {"--exec", "./no-such-program.sh --now"},
@@ -325,7 +311,6 @@ func TestWrongWorkIsAUsageError(t *testing.T) {
 }
 
 func TestWorkWithAWrongKeyFails(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t, "QUEUED_API_KEY=the-right-key-of-tests")
 	w := startProgram(t, []string{"work", "--exec", "true", "--key", "wrong"}, []string{"QUEUED_URL=http://" + p.addr})
@@ -335,7 +320,6 @@ func TestWorkWithAWrongKeyFails(t *testing.T) {
 }
 
 func TestWorkSaysWhatItDid(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t)
 	dir := t.TempDir()
@@ -365,7 +349,6 @@ func TestWorkSaysWhatItDid(t *testing.T) {
 }
 
 func TestWorkSaysThatAnEventHasNoAttemptsLeft(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupFront(t, "QUEUED_MAX_ATTEMPTS=1", "QUEUED_SWEEP_INTERVAL=off")
 	id := p.post1(`{}`)

@@ -11,11 +11,9 @@ import (
 	"testing"
 
 	"github.com/queued/queued/client"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestEventIsPostedClaimedAndAckedByCommands(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	id := h.run("post", `{"to":"ada"}`, "-q", "mail").want(0).lines()[0].ID
@@ -32,7 +30,6 @@ func TestEventIsPostedClaimedAndAckedByCommands(t *testing.T) {
 }
 
 func TestAckWithAReceiptThatIsOverEndsWith4(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.run("post", `{}`).want(0)
@@ -45,7 +42,6 @@ func TestAckWithAReceiptThatIsOverEndsWith4(t *testing.T) {
 }
 
 func TestWrongFlagsOfCommandsEndWith2(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, args := range [][]string{
@@ -60,7 +56,6 @@ func TestWrongFlagsOfCommandsEndWith2(t *testing.T) {
 }
 
 func TestListingsAreWrittenInTheFormatThatIsAskedFor(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.run("post", `{}`, "-q", "one").want(0)
@@ -81,7 +76,6 @@ func TestListingsAreWrittenInTheFormatThatIsAskedFor(t *testing.T) {
 }
 
 func TestTailWritesWhatIsPublishedAndEndsAfterItsLimit(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.run("publish", "order.placed", `{"n":1}`).want(0)
@@ -98,7 +92,6 @@ func TestTailWritesWhatIsPublishedAndEndsAfterItsLimit(t *testing.T) {
 }
 
 func TestContextsSayWhichServerAndWithWhichKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin, err := h.CreateKey(t.Context(), client.NewKey{Name: "root", Scopes: []string{"admin"}})
@@ -155,7 +148,6 @@ func (h *environment) work(exec string, args ...string) (c *command, stop func()
 }
 
 func TestExitCodeOfACommandDecidesWhatBecomesOfItsEvent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	done, failed, retried := h.inserted(`{"code":0}`), h.inserted(`{"code":65}`), h.inserted(`{"code":75}`)
@@ -180,7 +172,6 @@ func TestExitCodeOfACommandDecidesWhatBecomesOfItsEvent(t *testing.T) {
 }
 
 func TestCommandIsKilledWhenItsLeaseIsLost(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	id := h.inserted(`{}`)
@@ -201,7 +192,6 @@ func TestCommandIsKilledWhenItsLeaseIsLost(t *testing.T) {
 }
 
 func TestKeysOfAServerAreCreatedRotatedAndRevoked(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := strings.TrimSpace(h.run("keys", "create", "--name", "root", "--scope", "admin").want(0).stdout.String())
@@ -222,7 +212,6 @@ func TestKeysOfAServerAreCreatedRotatedAndRevoked(t *testing.T) {
 }
 
 func TestExportsAreWholeOrFail(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeAtHome("mail") // whose audit commands show
@@ -251,7 +240,6 @@ func TestExportsAreWholeOrFail(t *testing.T) {
 }
 
 func TestRedriveByCommands(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeAtHome("mail", "again") // where ids begin with 1

@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 const (
@@ -52,11 +50,9 @@ type Server struct {
 	frozen   bool
 }
 
-// Start creates a server and starts it. It ends with the test. It is a plain PostgreSQL whatever the flavour of the run, so the test is run in
-// one flavour only.
+// Start creates a server and starts it. It ends with the test. It is a plain PostgreSQL whatever the flavour of the run.
 func Start(t *testing.T, cfg Config) *Server {
 	t.Helper()
-	pgtest.SameInEachFlavour(t)
 	s := newServer(t, cfg)
 	s.copyTemplate()
 	s.Start()

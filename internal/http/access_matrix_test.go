@@ -15,7 +15,6 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // scopesOfContract returns the scope that each operation needs according to the contract, by method and pattern.
@@ -60,7 +59,6 @@ func endedKeys(h *environment) (expired, revoked string) {
 }
 
 func TestEveryRouteTakesExactlyTheKeysItShould(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
@@ -388,7 +386,6 @@ func (d *side) fill(text string, known map[string]string) string {
 
 // TestRestrictedKeyUsesWhatItMayAndNothingElse calls every route with a key for the queues and topics that begin with in, about those and about others.
 func TestRestrictedKeyUsesWhatItMayAndNothingElse(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "in.q", "out.q")
@@ -475,7 +472,6 @@ func TestRestrictedKeyUsesWhatItMayAndNothingElse(t *testing.T) {
 }
 
 func TestRestrictedKeyFindsNoWayAround(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -577,7 +573,6 @@ func TestRestrictedKeyFindsNoWayAround(t *testing.T) {
 }
 
 func TestFirstKeyOfAnOpenServerHasToBeAdmin(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("GET", "/keys/self", "").want(http.StatusOK)
@@ -595,7 +590,6 @@ func TestFirstKeyOfAnOpenServerHasToBeAdmin(t *testing.T) {
 }
 
 func TestNobodyTakesTheFirstKeyAwayWhereItIsNotKnownYet(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.sql(`alter table agent.api_key disable trigger user`) // which has processes read the keys
@@ -612,7 +606,6 @@ func TestNobodyTakesTheFirstKeyAwayWhereItIsNotKnownYet(t *testing.T) {
 }
 
 func TestWaitingCallsEndWithTheirKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
@@ -628,7 +621,6 @@ func TestWaitingCallsEndWithTheirKey(t *testing.T) {
 }
 
 func TestRestrictedKeyMovesEventsToNoQueueOfOthers(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
@@ -640,7 +632,6 @@ func TestRestrictedKeyMovesEventsToNoQueueOfOthers(t *testing.T) {
 }
 
 func TestKeyForAllQueuesSaysSo(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -655,7 +646,6 @@ func TestKeyForAllQueuesSaysSo(t *testing.T) {
 }
 
 func TestOnlyNullForBothLiftsTheRestrictionOfAKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -670,7 +660,6 @@ func TestOnlyNullForBothLiftsTheRestrictionOfAKey(t *testing.T) {
 }
 
 func TestRestrictedKeyReadsOfASubscriptionOnlyItsTopics(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -716,7 +705,6 @@ func TestRestrictedKeyReadsOfASubscriptionOnlyItsTopics(t *testing.T) {
 }
 
 func TestRestrictedKeyGetsNoScheduleOfOthersByItsIdempotencyKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -731,7 +719,6 @@ func TestRestrictedKeyGetsNoScheduleOfOthersByItsIdempotencyKey(t *testing.T) {
 
 // TestRestrictedKeyReadsOwnTopicsOnlyByTheirNames publishes what the service says of a push of others, and looks for it with a key for all topics.
 func TestRestrictedKeyReadsOwnTopicsOnlyByTheirNames(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))

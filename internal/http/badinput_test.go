@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // Bodies that every call refuses.
@@ -38,7 +37,6 @@ var badBodies = map[string]string{
 }
 
 func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, r := range everyRoute(t) {
@@ -88,7 +86,6 @@ func wantNoRow(h *environment) {
 }
 
 func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	long := strings.Repeat("q", 129)
@@ -175,7 +172,6 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 }
 
 func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	q := url.QueryEscape
@@ -251,7 +247,6 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 }
 
 func TestBodiesAreReadByTheirContentType(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for media, want := range map[string]int{
@@ -278,7 +273,6 @@ func TestBodiesAreReadByTheirContentType(t *testing.T) {
 }
 
 func TestBodiesAboveTheLimitAreRefused(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) {
 		cfg.MaxBody, cfg.MaxBatchBody, cfg.MaxBatch, cfg.MaxDepth = 100, 300, 2, 3
@@ -313,7 +307,6 @@ func TestBodiesAboveTheLimitAreRefused(t *testing.T) {
 }
 
 func TestBodiesOfAllRequestsTakeNoMoreThanTheirBudget(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.MaxBody, cfg.MaxBatchBody, cfg.MaxBodyMemory = 64<<10, 256<<10, 1<<20 }})
 	answers := make(chan answer, 12)
@@ -357,7 +350,6 @@ func TestBodiesOfAllRequestsTakeNoMoreThanTheirBudget(t *testing.T) {
 }
 
 func TestBodiesAreForgottenWithTheirRequests(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/events", `{}`).want(201)

@@ -5,8 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // A binned is statistics with bins.
@@ -52,7 +50,6 @@ func (b *binned) check(t *testing.T, what string) {
 }
 
 func TestStatisticsHaveTheDurationsOfPercentilesByBins(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "q")

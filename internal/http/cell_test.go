@@ -28,7 +28,6 @@ func (h *environment) setIDs(next int64) {
 }
 
 func TestCellSaysWhichIDsItGivesOut(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for number, want := range map[int]string{
 		0:   `{"cell":0,"is_home":true,"ids":{"first":1,"last":35184372088831,"left":35184372088831},"version":"1.2.3"}`,
@@ -48,7 +47,6 @@ func TestCellSaysWhichIDsItGivesOut(t *testing.T) {
 
 // TestIDsAtTheEndsOfACellWorkEverywhere makes every call that takes the id of an event, a schedule or a redrive with the first and the last ids of cells.
 func TestIDsAtTheEndsOfACellWorkEverywhere(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for _, number := range []int{0, 1, 255} {
 		h := setupWith(t, settings{cell: inCell(number)})
@@ -127,7 +125,6 @@ func TestIDsAtTheEndsOfACellWorkEverywhere(t *testing.T) {
 }
 
 func TestCallsThatNeedAnIDSayThatThereAreNone(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{cell: inCell(3)})
 	kept := h.insert(`{"n":1}`)
@@ -248,7 +245,6 @@ func provokeQueueCopies(h *environment) {
 }
 
 func TestQueueIsSetAsOnTheCellThatItsCopyIsOf(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	from, to := setup(t), setupWith(t, settings{cell: inCell(3)})
 	policy := `{"max_attempts":7,"invisible_for":"90s","backoff":{"kind":"exponential","base":"2s","factor":3,"max":"1h","jitter":0.5},"paused":true,` +
@@ -375,7 +371,6 @@ func TestQueueIsPlacedOnceByWhoeverUsesItFirst(t *testing.T) {
 }
 
 func TestKeyOfAHostileCopyCanBeChangedRotatedAndRevoked(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.adminKey())
@@ -424,7 +419,6 @@ func TestKeyOfAHostileCopyCanBeChangedRotatedAndRevoked(t *testing.T) {
 }
 
 func TestTimesOfSecretsInTheCopyOfAQueueAreBounded(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	from, to := setup(t), setupWith(t, settings{cell: inCell(3)})
 	from.call("PUT", "/queues/mail/push", `{"url":"https://example.com/in"}`).want(http.StatusCreated)

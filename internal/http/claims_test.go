@@ -14,7 +14,6 @@ import (
 
 	"github.com/queued/queued/internal/gatewaytest"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // waiting starts a waiting claim, and returns a channel with its response.
@@ -28,7 +27,6 @@ func (h *environment) waiting(body string) <-chan answer {
 }
 
 func TestWaitingClaimIsAnsweredWhenAnEventIsInserted(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for name, post := range map[string]func(h *environment){
 		"by HTTP": func(h *environment) { h.insert(`{"n":1}`) },
@@ -66,7 +64,6 @@ type ackedAndClaimedPage struct {
 }
 
 func TestClaimAcksTheEventsBefore(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	var ids []int64
@@ -104,7 +101,6 @@ func TestClaimAcksTheEventsBefore(t *testing.T) {
 }
 
 func TestClaimAcksEventsOfOtherQueues(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "a")
@@ -134,7 +130,6 @@ func TestClaimAcksEventsOfOtherQueues(t *testing.T) {
 }
 
 func TestWaitingClaimIsAnsweredEmptyAtTheEndOfWait(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	began := time.Now()
@@ -147,7 +142,6 @@ func TestWaitingClaimIsAnsweredEmptyAtTheEndOfWait(t *testing.T) {
 }
 
 func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("GET", "/readyz", "").want(200)
@@ -162,7 +156,6 @@ func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
 }
 
 func TestDisconnectedClientEndsItsWaitAndLosesNothing(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -193,7 +186,6 @@ func (h *environment) wantClaimable(id int64) {
 }
 
 func TestConnectionResetDuringAClaimLosesNothing(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	host := strings.TrimPrefix(h.url, "http://")
@@ -247,7 +239,6 @@ func (w *brokenWriter) Write(b []byte) (int, error) {
 func (w *brokenWriter) FlushError() error { return syscall.ECONNRESET }
 
 func TestClaimsAreReleasedWhenTheResponseCannotBeWritten(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for name, w := range map[string]*brokenWriter{
 		"writing fails":  {header: make(http.Header), failWrite: true},
@@ -271,7 +262,6 @@ func TestClaimsAreReleasedWhenTheResponseCannotBeWritten(t *testing.T) {
 }
 
 func TestLongWaitIsNotCutOffByTheReadTimeout(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	server := httptest.NewUnstartedServer(h.srv.Handler())

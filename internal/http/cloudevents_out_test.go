@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/cloudevents"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // cloudEvents returns the CloudEvents of an answer, decoded as those that come in.
@@ -25,7 +24,6 @@ func (a answer) cloudEvents(mediaType string) []cloudevents.Event {
 }
 
 func TestEventsComeAsCloudEventsToThoseWhoAcceptThem(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	one, many := h.with("Accept", structured), h.with("Accept", batched)
@@ -69,7 +67,6 @@ func TestEventsComeAsCloudEventsToThoseWhoAcceptThem(t *testing.T) {
 }
 
 func TestPagesOfCloudEventsLinkToTheNext(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	many := h.with("Accept", batched)
@@ -103,7 +100,6 @@ func TestPagesOfCloudEventsLinkToTheNext(t *testing.T) {
 }
 
 func TestEventsOfTheLogComeAsCloudEvents(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	position := decode[publishResponse](h.call("POST", "/topics/order.paid?key=k", `{"n":1}`).want(201)).Position

@@ -5,11 +5,9 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestSourceOfCloudEventsTakesEveryModeOnce(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("shop", `{"kind":"cloudevents","queue":"shop","secrets":["s3cret"],"keep_raw":"1h"}`)

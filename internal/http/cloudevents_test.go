@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 const (
@@ -22,7 +21,6 @@ func ce(id, members string) string {
 }
 
 func TestCloudEventBecomesAnEvent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -54,7 +52,6 @@ func TestCloudEventBecomesAnEvent(t *testing.T) {
 }
 
 func TestCloudEventInBinaryModeBecomesAnEvent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	binary := h.with("ce-specversion", "1.0").with("ce-id", "caf%C3%A9").with("ce-source", "/s").with("ce-type", "t").with("Content-Type", "text/plain")
@@ -72,7 +69,6 @@ func TestCloudEventInBinaryModeBecomesAnEvent(t *testing.T) {
 }
 
 func TestBatchOfCloudEventsIsInsertedInFullOrNotAtAll(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.MaxBatch = 3 }})
 	post := h.with("Content-Type", batched)
@@ -96,7 +92,6 @@ func TestBatchOfCloudEventsIsInsertedInFullOrNotAtAll(t *testing.T) {
 }
 
 func TestCloudEventsArePublished(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	post := h.with("Content-Type", structured)
@@ -120,7 +115,6 @@ func TestCloudEventsArePublished(t *testing.T) {
 }
 
 func TestBadCloudEventIsRefusedWithItsPlace(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	long := strings.Repeat("x", 256)

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // A markedPage is a page of any listing whose elements have cursors.
@@ -30,7 +29,6 @@ func (p *markedPage) names() (names, cursors []string) {
 }
 
 func TestListingsGoOnAfterEachElementThatHasACursor(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for n := range 4 {
@@ -72,7 +70,6 @@ func TestListingsGoOnAfterEachElementThatHasACursor(t *testing.T) {
 }
 
 func TestCloudEventsOfAListingHaveCursors(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	many := h.with("Accept", batched)

@@ -99,7 +99,6 @@ func provokeUndeclared(t *testing.T, h *environment) {
 }
 
 func TestCallsForUndeclaredQueuesAreRefused(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupDeclared(t)
 	provokeUndeclared(t, h)
@@ -121,7 +120,6 @@ func TestCallsForUndeclaredQueuesAreRefused(t *testing.T) {
 
 // What was accepted while any queue could be used goes on: webhooks, deliveries of subscriptions and schedules. What is in such a queue can be taken out of it.
 func TestWhatWasAcceptedEarlierGoesOnForUndeclaredQueues(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	before := setup(t)
 	before.call("PUT", "/sources/hook", `{"kind":"token","header":"X-Token","secrets":["0123456789abcdef"],"queue":"hooks"}`).want(201)
@@ -218,7 +216,6 @@ func (h *environment) waitForLock() {
 
 // Two processes have schedules, sources, subscriptions and pushes name a queue while both delete it: in the end either the queue is there, or nothing names it.
 func TestNothingNamesAQueueThatIsDeletedMeanwhile(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupDeclared(t)
 	processes := []*environment{h, setupWith(t, settings{beside: h, queue: declaredOnly})}
@@ -285,7 +282,6 @@ func TestNothingNamesAQueueThatIsDeletedMeanwhile(t *testing.T) {
 
 // A schedule that is completed does not keep its queue from being deleted, so it does not come again without it.
 func TestCompletedScheduleDoesNotComeAgainWithoutItsQueue(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupDeclared(t)
 	type created struct{ ID int64 }
@@ -314,7 +310,6 @@ func TestCompletedScheduleDoesNotComeAgainWithoutItsQueue(t *testing.T) {
 
 // A waiting claim whose queue is deleted ends empty, as that of any queue that gets nothing; the next one is refused.
 func TestWaitingClaimOfADeletedQueueEndsEmpty(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupDeclared(t)
 	var got answer
@@ -333,7 +328,6 @@ func TestWaitingClaimOfADeletedQueueEndsEmpty(t *testing.T) {
 }
 
 func TestKeySeesOnlyNamesOfItsQueuesInRefusals(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupDeclared(t)
 	h.call("PUT", "/queues/orders-eu", `{}`).want(200)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // logUntil returns a page of a delivery log once it has n rows.
@@ -64,7 +63,6 @@ func TestLogOfAPushHasItsAttempts(t *testing.T) {
 }
 
 func TestLogOfASourceHasNoProof(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("shop", `{"kind":"token","queue":"in","key":"{/id}","secrets":["the-good-token"],"max_body":1000}`)

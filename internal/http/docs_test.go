@@ -9,11 +9,9 @@ import (
 	"testing"
 
 	"github.com/queued/queued/api"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestContractIsServedUnchanged(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	got := h.call("GET", "/openapi.yaml", "").want(200)
@@ -25,7 +23,6 @@ func TestContractIsServedUnchanged(t *testing.T) {
 // TestDocsLoadNothingFromOtherHosts: the page's own assets name no other host, everything they name
 // exists, and the page's policy makes the browser load from and call this server only.
 func TestDocsLoadNothingFromOtherHosts(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	page := h.call("GET", "/docs", "").want(200)
@@ -62,7 +59,6 @@ func TestDocsLoadNothingFromOtherHosts(t *testing.T) {
 }
 
 func TestDocsAreServedCompressedOrPlain(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	plain := h.with("Accept-Encoding", "identity").call("GET", "/docs/swagger-ui.css", "").want(200)
@@ -87,7 +83,6 @@ func TestDocsAreServedCompressedOrPlain(t *testing.T) {
 }
 
 func TestIndexRedirectsBrowsersToThePages(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	got := h.with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8").call("GET", "/", "").want(303)

@@ -150,6 +150,7 @@ func cellOf(name string, value json.RawMessage) string {
 }
 
 func TestExportHasTheRowsOfTheListing(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.fillHistory("mail", 2500, "x")
@@ -168,6 +169,7 @@ func TestExportHasTheRowsOfTheListing(t *testing.T) {
 }
 
 func TestExportEndsAtItsLimitAndSaysWhereToGoOn(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.fillHistory("mail", 1500, "x")
@@ -352,7 +354,6 @@ func TestExportThatFailsLooksCutShort(t *testing.T) {
 }
 
 func TestExportsOfAProcessAreFew(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.blockedLimit = busyTimeout }})
 	h.fillHistory("mail", 5000, strings.Repeat("x", 2000))
@@ -374,7 +375,6 @@ func TestExportsOfAProcessAreFew(t *testing.T) {
 }
 
 func TestExportThatIsNotReadIsGivenUp(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.blockedLimit = time.Second }})
 	h.fillHistory("mail", 5000, strings.Repeat("x", 2000))

@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestFiltersEndWithTheTimeOfTheirRequest(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.RequestTimeout = time.Nanosecond }})
 	for _, call := range [][3]string{

@@ -25,13 +25,11 @@ import (
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/request"
 )
 
 func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.slowAfter = busyTimeout }})
 	h.placeOn(0, "mail")
@@ -121,7 +119,6 @@ func TestPanicDuringAResponseAbortsIt(t *testing.T) {
 }
 
 func TestInternalErrorsAreLoggedButNotSent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.sql("alter schema agent rename to elsewhere")
@@ -172,7 +169,6 @@ func TestAccessLogOmitsSuccessfulFrequentCalls(t *testing.T) {
 }
 
 func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "s3cret" }})
 	h.topics.Drain() // so that streams end
@@ -213,7 +209,6 @@ func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
 }
 
 func TestCrossOriginWritesAreRefused(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.with("Sec-Fetch-Site", "same-origin").try("POST", "/events", "{}").want(201)
@@ -230,7 +225,6 @@ func TestCrossOriginWritesAreRefused(t *testing.T) {
 }
 
 func TestServerOnLoopbackAnswersOnlyLoopbackHosts(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.LoopbackOnly = true }})
 	for _, host := range []string{"localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:8080", "127.9.8.7:1", "[::1]", "[::1]:8080", "[::ffff:127.0.0.1]:80"} {
@@ -245,7 +239,6 @@ func TestServerOnLoopbackAnswersOnlyLoopbackHosts(t *testing.T) {
 }
 
 func TestServerAnswersOnlyItsHostsAlsoWhenKeysAreNeeded(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	const key = "sixteen-or-more-characters"
 	keyed := func(change func(*Config)) *client {
@@ -278,7 +271,6 @@ func refuseClient(state *tls.ConnectionState) (string, error) {
 }
 
 func TestClientCertificateIsRequiredOfAllButHealthChecks(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.VerifyClient = refuseClient }, keys: func(cfg *access.Config) { cfg.Key = "secret" }})
 	h.try("GET", "/livez", "").want(http.StatusOK)

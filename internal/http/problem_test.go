@@ -16,7 +16,6 @@ import (
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
@@ -45,7 +44,6 @@ func golden(t *testing.T, name, got string) {
 
 // testdata/problems has a document of each problem type; -update rewrites them.
 func TestProblemDocumentsAreUnchanged(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	keyed := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "secret" }})
@@ -150,7 +148,6 @@ func failWith(t *testing.T, err error) answer {
 }
 
 func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, path := range []string{"/nothing", "/events/", "/events/1/", "/events/1/work", "/EVENTS", "//events", "/history/1", "/docs/", "/docs/../events", "/favicon.ico"} {
@@ -173,7 +170,6 @@ func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 }
 
 func TestHeadIsGetWithoutItsBody(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, path := range []string{"/queues", "/livez", "/docs", "/openapi.yaml", "/metrics"} {
@@ -187,7 +183,6 @@ func TestHeadIsGetWithoutItsBody(t *testing.T) {
 }
 
 func TestBodyOfAGetIsIgnored(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.try("GET", "/queues", `{"a`).want(200)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/push"
 )
 
@@ -77,7 +76,6 @@ func provokePushes(h *environment) {
 }
 
 func TestPushIsShownWithoutSecrets(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	to := endpointOf(t, http.StatusOK, "")
@@ -100,7 +98,6 @@ func TestPushIsShownWithoutSecrets(t *testing.T) {
 }
 
 func TestBadPushesAreRefusedInTheirPlace(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for body, pointer := range map[string]string{
@@ -136,7 +133,6 @@ func TestBadPushesAreRefusedInTheirPlace(t *testing.T) {
 }
 
 func TestTestOfAPushSaysWhatCameOfIt(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	teapot, away := endpointOf(t, http.StatusTeapot, "short\nand stout"), endpointOf(t, http.StatusOK, "")
@@ -166,7 +162,6 @@ func TestTestOfAPushSaysWhatCameOfIt(t *testing.T) {
 }
 
 func TestWithoutASealingKeyNothingIsPut(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{push: func(cfg *push.Config) { cfg.Sealer = nil }})
 	for method, path := range map[string]string{"PUT": "/queues/mail/push", "POST": "/queues/mail/push/secret"} {

@@ -16,7 +16,6 @@ import (
 // TestRestrictedKeyChangesNothingThatIsMovedAwayMeanwhile has what a call is about go to a queue of others after the call has begun: its row is
 // locked by who moves it, so the call has looked for it, sees it as it was, and goes on when it has been moved.
 func TestRestrictedKeyChangesNothingThatIsMovedAwayMeanwhile(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))

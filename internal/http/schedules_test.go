@@ -117,7 +117,6 @@ func (c *client) occurrences(at string) []seenOccurrence {
 }
 
 func TestScheduleIsStoredAsGiven(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/London"}`).want(201)
@@ -156,7 +155,6 @@ func TestScheduleIsStoredAsGiven(t *testing.T) {
 }
 
 func TestPreviewReturnsOccurrences(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/lord", `{"timezone":"Australia/Lord_Howe"}`).want(201)
@@ -266,7 +264,6 @@ var badSchedules = map[string]string{
 }
 
 func TestInvalidSchedulesAreRefusedNamingTheField(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, fields := range slices.Sorted(maps.Keys(badSchedules)) {
@@ -315,7 +312,6 @@ func TestInvalidSchedulesAreRefusedNamingTheField(t *testing.T) {
 }
 
 func TestPatchChangesGivenFieldsAndNullRemovesThem(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Asia/Tokyo"}`).want(201)
@@ -356,7 +352,6 @@ func TestPatchChangesGivenFieldsAndNullRemovesThem(t *testing.T) {
 }
 
 func TestStaleVersionIsRefusedAndOneConcurrentChangeSucceeds(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	made, at := h.createSchedule(`{"event":{},"cron":"@yearly","timezone":"UTC"}`)
@@ -412,7 +407,6 @@ func TestStaleVersionIsRefusedAndOneConcurrentChangeSucceeds(t *testing.T) {
 }
 
 func TestScheduleUnderOneKeyIsCreatedOnce(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	const body = `{"event":{"a":1},"cron":"@yearly","timezone":"UTC"}`
@@ -632,7 +626,6 @@ func TestPatchMovesAScheduleToATopicAndBack(t *testing.T) {
 }
 
 func TestPausedScheduleDoesNotFire(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	made, at := h.createSchedule(`{"event":{},"at":"2035-07-01T09:00:00Z"}`)
@@ -652,7 +645,6 @@ func TestPausedScheduleDoesNotFire(t *testing.T) {
 }
 
 func TestSchedulesAreListedByFilterInPages(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"UTC"}`).want(201)
@@ -721,7 +713,6 @@ func TestSchedulesAreListedByFilterInPages(t *testing.T) {
 }
 
 func TestPathParametersAreUnescaped(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for sent, want := range map[string]string{"ada%40example.com": "ada@example.com", "a%2Bb": "a+b", "c+d": "c+d", "%61da": "ada"} {

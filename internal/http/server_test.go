@@ -3,7 +3,6 @@ package http
 import (
 	"testing"
 
-	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -19,7 +18,6 @@ func TestEveryTimeoutIsSetAndNoneCutsALongWaitOff(t *testing.T) {
 }
 
 func TestEveryPoolLimitsWaitsForLocks(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	pools := h.database.Pools()

@@ -7,7 +7,6 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // sessionSeen is an answer about a session.
@@ -22,7 +21,6 @@ type sessionSeen struct {
 }
 
 func TestGatewaysBeginLookAtAndEndSessions(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.adminKey())
@@ -74,7 +72,6 @@ func TestGatewaysBeginLookAtAndEndSessions(t *testing.T) {
 }
 
 func TestSessionsAreOpenWhereNobodyNeedsAKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	if got := decode[sessionSeen](h.call("GET", "/cell/session", "").want(http.StatusOK)); got.Result != "open" || len(got.Scopes) != len(access.Scopes) {
@@ -86,7 +83,6 @@ func TestSessionsAreOpenWhereNobodyNeedsAKey(t *testing.T) {
 }
 
 func TestAdminsCallInTheNameOfKeys(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.adminKey())

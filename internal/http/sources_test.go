@@ -26,7 +26,6 @@ import (
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/webhook"
 )
 
@@ -266,7 +265,6 @@ func TestSlackGetsItsChallengeOnlyWhenItHasSigned(t *testing.T) {
 }
 
 func TestRefusedDeliveriesAreCountedAndStoreNothing(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	const now = 1_700_000_000
 	h := setupWith(t, at(now))
@@ -329,7 +327,6 @@ func TestRefusedDeliveriesAreCountedAndStoreNothing(t *testing.T) {
 }
 
 func TestSecretsAreReplacedWithNoDeliveryLost(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["first"]}`)
@@ -356,7 +353,6 @@ func TestSecretsAreReplacedWithNoDeliveryLost(t *testing.T) {
 }
 
 func TestWrongSourcesAreRefusedWithAPointer(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for body, want := range map[string]string{
@@ -402,7 +398,6 @@ func TestWrongSourcesAreRefusedWithAPointer(t *testing.T) {
 }
 
 func TestKeysOfOneSourceSwallowNothingOfOthers(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, to := range []string{`"queue":"in"`, `"topic":"in"`} {
@@ -447,7 +442,6 @@ func TestKeysOfOneSourceSwallowNothingOfOthers(t *testing.T) {
 }
 
 func TestDeliveryIsJudgedByItsSourceAsItIsOnceTheBodyIsThere(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for name, change := range map[string]func(name string){
@@ -473,7 +467,6 @@ func TestDeliveryIsJudgedByItsSourceAsItIsOnceTheBodyIsThere(t *testing.T) {
 }
 
 func TestPausedAndLimitedSourcesTellTheSenderToWait(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"],"paused":true}`)
@@ -518,7 +511,6 @@ func TestDeliveriesOfATopicArePublishedOnce(t *testing.T) {
 }
 
 func TestTrialSaysWhatWouldBecomeOfADelivery(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("hmac", `{"kind":"hmac","queue":"in","secrets":["s"],"signature":{"header":"X-Sign","timestamp":"X-At"},"type":"{/kind}","key":"{query:k}"}`)
@@ -547,7 +539,6 @@ func TestTrialSaysWhatWouldBecomeOfADelivery(t *testing.T) {
 }
 
 func TestDeliveryWithoutDatabaseIsAnsweredWithinItsTimeLimit(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{sources: func(c *webhook.Config) { c.TimeLimit = 100 * time.Millisecond }})
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"]}`)
@@ -577,7 +568,6 @@ func (h *environment) lockEvents() (release func()) {
 }
 
 func TestWithoutAKeyForSecretsNothingIsSealed(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"]}`)
@@ -620,7 +610,6 @@ func TestSourceIsKnownToOtherProcessesAtOnce(t *testing.T) {
 }
 
 func TestSendersOfCloudEventsMayAskFirst(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("ce", `{"kind":"cloudevents","queue":"in","secrets":["s"],"rate_limit":{"per_second":2}}`)
@@ -633,7 +622,6 @@ func TestSendersOfCloudEventsMayAskFirst(t *testing.T) {
 }
 
 func TestBodyOfADeliveryIsNotReadBeyondItsLimit(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"],"max_body":100}`)
@@ -748,7 +736,6 @@ func TestDeliveryWithoutProofIsRefusedBeforeItsBody(t *testing.T) {
 }
 
 func TestForgeriesTakeNothingOfTheSendersRateLimit(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("github", `{"kind":"github","queue":"in","secrets":["s"],"rate_limit":{"per_second":0.001,"burst":1}}`)
@@ -765,7 +752,6 @@ func TestForgeriesTakeNothingOfTheSendersRateLimit(t *testing.T) {
 }
 
 func TestRefusalsHaveALimitOfTheirOwn(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("github", `{"kind":"github","queue":"in","secrets":["s"]}`)
@@ -856,7 +842,6 @@ func TestUnverifiedBodiesShutNobodyOut(t *testing.T) {
 }
 
 func TestUnverifiedBodyHasLittleTimeToArrive(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) {
 		s.bodies = body.NewBudget(body.Config{UnverifiedTime: 100 * time.Millisecond})
@@ -869,7 +854,6 @@ func TestUnverifiedBodyHasLittleTimeToArrive(t *testing.T) {
 }
 
 func TestFieldThatEverWasTheProofIsNeverKept(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	refused := func(put, pointer string) {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // An openStream is a stream of Server-Sent Events that is being received.
@@ -160,7 +159,6 @@ func provokeStreams(h *environment) {
 }
 
 func TestStreamBeginsWithItsPositionAndSendsWhatIsPublished(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	head := h.publishAll("before")[0]
@@ -187,7 +185,6 @@ func TestStreamBeginsWithItsPositionAndSendsWhatIsPublished(t *testing.T) {
 }
 
 func TestStreamHasOnlyWhatWasAskedFor(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	positions := h.publishAll("order.placed", "order.paid", "user.added", "order.paid.late")
@@ -227,7 +224,6 @@ func TestStreamHasOnlyWhatWasAskedFor(t *testing.T) {
 }
 
 func TestStreamOfPayloadsAndStreamOfLines(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	positions := h.publishAll("a", "b")
@@ -254,7 +250,6 @@ func (h *environment) environmentWith(name, value string) *environment {
 }
 
 func TestStreamResumesInAnotherProcessWithoutLossOrRepetition(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	processes := []*environment{h, setupWith(t, settings{beside: h})}
@@ -285,7 +280,6 @@ func TestStreamResumesInAnotherProcessWithoutLossOrRepetition(t *testing.T) {
 }
 
 func TestStreamTellsTheGapThatRetentionLeft(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	positions := h.publishAll("a", "a", "a")
@@ -319,7 +313,6 @@ func TestStreamTellsTheGapThatRetentionLeft(t *testing.T) {
 }
 
 func TestSilentStreamOutlivesTheTimeoutsAndSaysHowFarItIs(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, server *http.Server) {
 		s.heartbeat, server.WriteTimeout = 50*time.Millisecond, 100*time.Millisecond
@@ -340,7 +333,6 @@ func TestSilentStreamOutlivesTheTimeoutsAndSaysHowFarItIs(t *testing.T) {
 }
 
 func TestDrainEndsStreamsAndSaysWhenToComeBack(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	streams := []*openStream{h.open("/stream?after=0"), h.open("/stream?topic=b")}
@@ -365,7 +357,6 @@ func TestDrainEndsStreamsAndSaysWhenToComeBack(t *testing.T) {
 }
 
 func TestClientThatGoesEndsItsStream(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	s := h.open("/stream?after=0")
@@ -382,7 +373,6 @@ func TestClientThatGoesEndsItsStream(t *testing.T) {
 }
 
 func TestClientThatDoesNotReadIsClosedAndDelaysNobody(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.blockedLimit = time.Second }})
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(h.url, "http://"))
@@ -412,7 +402,6 @@ func TestClientThatDoesNotReadIsClosedAndDelaysNobody(t *testing.T) {
 }
 
 func TestStreamThatIsNotReadOverHTTP2IsEndedAndLeavesTheConnectionToOthers(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http2: true, server: func(s *Server, _ *http.Server) { s.blockedLimit = time.Second }})
 	blocked := h.open("/stream?after=0")
@@ -434,7 +423,6 @@ func TestStreamThatIsNotReadOverHTTP2IsEndedAndLeavesTheConnectionToOthers(t *te
 }
 
 func TestQuietStreamOverHTTP2OutlivesTheTimeOfAWrite(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http2: true, server: func(s *Server, _ *http.Server) { s.blockedLimit, s.heartbeat = 500*time.Millisecond, 2*time.Second }})
 	quiet := h.open("/stream").frame(3) // each but the first comes after a heartbeat, four times the limit
@@ -443,7 +431,6 @@ func TestQuietStreamOverHTTP2OutlivesTheTimeOfAWrite(t *testing.T) {
 }
 
 func TestBrowserThatResumesIsSentBackWhileTheServerCannotAnswer(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.db.Disconnect(t)
@@ -472,7 +459,6 @@ func TestBrowserThatResumesIsSentBackWhileTheServerCannotAnswer(t *testing.T) {
 }
 
 func TestStreamsAreCalledAsOtherRoutes(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "s3cret" }})
 	h.try("GET", "/stream", "").wantProblem(problem.Unauthorized)
@@ -490,7 +476,6 @@ func TestStreamsAreCalledAsOtherRoutes(t *testing.T) {
 }
 
 func TestBadStreamsAreProblems(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.publishAll("a")

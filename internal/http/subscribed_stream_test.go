@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // provokeSubscribedStreams provokes every documented response of streams of subscriptions. The service is draining, so no stream lasts.
@@ -26,7 +25,6 @@ func provokeSubscribedStreams(h *environment) {
 }
 
 func TestStreamOfASubscriptionSendsWhatItGets(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{"name":"orders","topics":["order.*"]},{"name":"large","match":{"total":[{"numeric":[">=",100]}]}}]}`).want(http.StatusCreated)
@@ -72,7 +70,6 @@ func TestStreamOfASubscriptionSendsWhatItGets(t *testing.T) {
 }
 
 func TestStreamOfASubscriptionResumesInAnotherProcess(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	processes := []*environment{h, setupWith(t, settings{beside: h})}
@@ -104,7 +101,6 @@ func TestStreamOfASubscriptionResumesInAnotherProcess(t *testing.T) {
 }
 
 func TestStreamOfASubscriptionThatIsDeletedEnds(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)
@@ -122,7 +118,6 @@ func TestStreamOfASubscriptionThatIsDeletedEnds(t *testing.T) {
 }
 
 func TestStreamOfAPausedSubscriptionHasPositionsOnly(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.heartbeat = 20 * time.Millisecond }})
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)
@@ -140,7 +135,6 @@ func TestStreamOfAPausedSubscriptionHasPositionsOnly(t *testing.T) {
 }
 
 func TestBrowserIsSentBackToTheStreamOfASubscription(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.db.Disconnect(t)
@@ -160,7 +154,6 @@ func TestBrowserIsSentBackToTheStreamOfASubscription(t *testing.T) {
 }
 
 func TestBadStreamsOfSubscriptionsAreProblems(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)

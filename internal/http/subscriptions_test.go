@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // provokeSubscriptions provokes every documented response about subscriptions.
@@ -108,7 +107,6 @@ func (h *environment) readSubscription(name, body string) seenSubscribed {
 }
 
 func TestSubscriptionIsReadByItsFiltersUntilItIsCommitted(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/topics/order.placed", `{"total":1}`).want(http.StatusCreated)
@@ -133,7 +131,6 @@ func TestSubscriptionIsReadByItsFiltersUntilItIsCommitted(t *testing.T) {
 }
 
 func TestSubscriptionStartsWhereItIsTold(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
@@ -161,7 +158,6 @@ func TestSubscriptionStartsWhereItIsTold(t *testing.T) {
 }
 
 func TestSubscriptionIsChangedAtItsVersionOnly(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	tag := h.call("PUT", "/subscriptions/s", `{"filters":[]}`).want(http.StatusCreated).header.Get("Etag")
@@ -273,7 +269,6 @@ func TestRefusedSubscriptionsPointToEachMistake(t *testing.T) {
 }
 
 func TestSubscriptionsArePaged(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, name := range []string{"c", "a", "b"} {
@@ -296,7 +291,6 @@ func TestSubscriptionsArePaged(t *testing.T) {
 }
 
 func TestMetricsShowHowFarSubscriptionsAreBehind(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)
@@ -313,7 +307,6 @@ func TestMetricsShowHowFarSubscriptionsAreBehind(t *testing.T) {
 }
 
 func TestSubscriptionIsDeliveredIntoAQueue(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	const body = `{"filters":[{"name":"placed","topics":["order.placed"]}],"deliver":{"queue":"mail","type":"order","priority":3},"max_waiting":50}`

@@ -9,7 +9,6 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // ends receives a stream until it ends as a whole, and fails the test when it does not.
@@ -31,7 +30,6 @@ func (s *openStream) ends() {
 }
 
 func TestTokenIsForItsTopicsUntilItsKeyEnds(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -86,7 +84,6 @@ func TestTokenIsForItsTopicsUntilItsKeyEnds(t *testing.T) {
 }
 
 func TestTokenIsRefusedWhenItsKeyMayReadLess(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
@@ -102,7 +99,6 @@ func TestTokenIsRefusedWhenItsKeyMayReadLess(t *testing.T) {
 }
 
 func TestTokenOfAnOpenServerEndsWithTheFirstKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	token := decode[createStreamTokenResponse](h.call("POST", "/stream/tokens", `{"topics":["**"],"expires_in":"1h"}`).want(http.StatusCreated)).Token
@@ -116,7 +112,6 @@ func TestTokenOfAnOpenServerEndsWithTheFirstKey(t *testing.T) {
 }
 
 func TestStreamsEndWithTheirKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))

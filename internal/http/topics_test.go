@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // provokeTopics provokes every documented response about topics and the log.
@@ -93,7 +92,6 @@ func TestPublishedEventComesBackAsItWasSent(t *testing.T) {
 }
 
 func TestLogTakesFiltersAsLargeAsTheyMayBe(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/topics/a", `{"name":"ü5999"}`).want(http.StatusCreated)
@@ -119,7 +117,6 @@ func TestLogTakesFiltersAsLargeAsTheyMayBe(t *testing.T) {
 }
 
 func TestLogIsFilteredByTopicsAndPayloads(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/publish", `{"events":[{"topic":"order.placed","event":{"total":10}},{"topic":"order.paid.late","event":{"total":200}},
@@ -175,7 +172,6 @@ func TestWaitingReadOfTheLogIsAnsweredWhenSomethingIsPublished(t *testing.T) {
 }
 
 func TestDelayedPublicationIsAcceptedAndPublishedLater(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for i := range 2 {
@@ -222,7 +218,6 @@ func TestReaderBehindAHeldHeadIsToldWhoHoldsIt(t *testing.T) {
 }
 
 func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	long := strings.Repeat("x", 256)
@@ -285,7 +280,6 @@ func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
 }
 
 func TestFilterIsTriedBeforeItIsUsed(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	got := h.call("POST", "/match", `{"filter":{"topics":["order.*"],"match":{"total":[{"numeric":[">",100]}]}},
@@ -304,7 +298,6 @@ func TestFilterIsTriedBeforeItIsUsed(t *testing.T) {
 }
 
 func TestSettingsOfTheLogTakeEffectByTheirVersion(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	tag := h.call("GET", "/log/settings", "").want(http.StatusOK).header.Get("Etag")
@@ -351,7 +344,6 @@ func TestMetricsShowTheLogAndWhoHoldsIt(t *testing.T) {
 }
 
 func TestPublicationsThatAreNotAtomicAreEachPublishedAlone(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/publish", `{"events":[{"topic":"a.b","event":{"n":-1},"idempotency_key":"used"}]}`).want(201)

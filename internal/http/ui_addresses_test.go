@@ -6,12 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestPagesIgnoreNoPartOfTheirAddress(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	words := h.uiSide(h.client, "in")
@@ -40,7 +37,6 @@ func TestPagesIgnoreNoPartOfTheirAddress(t *testing.T) {
 }
 
 func TestTimesThatCannotBeAreNoFilters(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.fail("mail", `{}`, "broken", 1)
@@ -62,7 +58,6 @@ func TestTimesThatCannotBeAreNoFilters(t *testing.T) {
 
 // Whatever a page leads to takes the address that the page has for it.
 func TestPagesLeadToPagesThatTheyKnow(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	words := h.uiSide(h.client, "in")
@@ -98,7 +93,6 @@ func TestPagesLeadToPagesThatTheyKnow(t *testing.T) {
 
 // What is wrong with a form is said as that, and not as a server that does not answer.
 func TestFormsRefuseWhatCannotBeSent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.fail("mail", `{}`, "broken", 1)
@@ -126,7 +120,6 @@ func TestFormsRefuseWhatCannotBeSent(t *testing.T) {
 }
 
 func TestPagesSayWhichMethodsTheirAddressesTake(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail", "default")

@@ -5,11 +5,9 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestAuditIsFilteredPagedAndDownloaded(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail")

@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // hidden returns the value of a hidden field of a form of a page.
@@ -35,7 +33,6 @@ func (b *browser) answer(path string) *pageSeen {
 }
 
 func TestEventPageShowsAWaitingEvent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail")
@@ -117,7 +114,6 @@ func TestQueuePageListsItsGroupsAndChangesThem(t *testing.T) {
 }
 
 func TestEventPageShowsAttemptsOfAnEvent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "default")
@@ -137,7 +133,6 @@ func TestEventPageShowsAttemptsOfAnEvent(t *testing.T) {
 }
 
 func TestEventPageRequeuesOnce(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail", "mail.dead")
@@ -162,7 +157,6 @@ func TestEventPageRequeuesOnce(t *testing.T) {
 }
 
 func TestEventPageOfNoEvent(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -182,7 +176,6 @@ func TestEventPageOfNoEvent(t *testing.T) {
 }
 
 func TestEventPageRunsNothingOfOthers(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "default")
@@ -200,7 +193,6 @@ func TestEventPageRunsNothingOfOthers(t *testing.T) {
 }
 
 func TestLongPayloadsAreCut(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "default")
@@ -217,7 +209,6 @@ func TestLongPayloadsAreCut(t *testing.T) {
 }
 
 func TestPayloadsCanBeHidden(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
 	h.placeOn(0, "default")
@@ -232,7 +223,6 @@ func TestPayloadsCanBeHidden(t *testing.T) {
 }
 
 func TestPagesTellEventsThatWaitForTheirTurnFromOthers(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)

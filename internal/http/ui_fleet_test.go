@@ -5,12 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestTheFleetIsShown(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)

@@ -40,7 +40,7 @@ func unescaped(text string) string {
 }
 
 func TestHistoryPageFilters(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail", "work")
@@ -78,7 +78,7 @@ func TestHistoryPageFilters(t *testing.T) {
 }
 
 func TestHistoryPageGoesOnAtItsCursor(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.cellOf("mail").sql(`select agent.insert_event(_event => '{}', _queue => 'mail') from generate_series(1, 120)`)
@@ -108,7 +108,7 @@ func TestHistoryPageGoesOnAtItsCursor(t *testing.T) {
 }
 
 func TestHistoryPageDownloads(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.fail("mail", `{"n":12345678901234567890}`, "bounced", 3)
@@ -128,7 +128,7 @@ func TestHistoryPageDownloads(t *testing.T) {
 }
 
 func TestHistoryPageHidesPayloads(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
 	h.fail("mail", `{"p":"secret"}`, "bounced", 1)
@@ -138,7 +138,7 @@ func TestHistoryPageHidesPayloads(t *testing.T) {
 }
 
 func TestSelectedEventsAreRequeuedOnce(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail")
@@ -158,7 +158,7 @@ func TestSelectedEventsAreRequeuedOnce(t *testing.T) {
 }
 
 func TestRedriveIsAskedForWithItsNumber(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail")
@@ -198,7 +198,7 @@ func TestRedriveIsAskedForWithItsNumber(t *testing.T) {
 }
 
 func TestRedriveOfAllThatMatchRequeuesThem(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail", "mail.dead")
@@ -227,7 +227,7 @@ func TestRedriveOfAllThatMatchRequeuesThem(t *testing.T) {
 }
 
 func TestWaitingEventsAreFiltered(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail")
@@ -251,7 +251,7 @@ func TestWaitingEventsAreFiltered(t *testing.T) {
 }
 
 func TestCausesOfFailuresAreGrouped(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 var (
@@ -41,7 +40,6 @@ func (p *pageSeen) nonce() string {
 }
 
 func TestKeysAreMadeAndTheirTextShownOnce(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -103,7 +101,6 @@ func TestKeysAreMadeAndTheirTextShownOnce(t *testing.T) {
 }
 
 func TestKeysAreChangedRotatedAndRevoked(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.adminKey()

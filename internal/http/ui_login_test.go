@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // logIn sends the form of the log-in.
@@ -34,7 +33,6 @@ func (h *environment) adminKey() string {
 }
 
 func TestLogInLeadsToThePageAndLogOutFromIt(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	key := h.adminKey()
@@ -85,7 +83,6 @@ func parse(t *testing.T, text string) *url.URL {
 }
 
 func TestLogInRefusesAndSaysWhy(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.adminKey()
@@ -124,7 +121,6 @@ func TestLogInRefusesAndSaysWhy(t *testing.T) {
 }
 
 func TestLogInLeadsNowhereElse(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	key := h.adminKey()
@@ -141,7 +137,6 @@ func TestLogInLeadsNowhereElse(t *testing.T) {
 }
 
 func TestLogInSaysWhenTheBrowserKeepsNone(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	key := h.adminKey()
@@ -151,7 +146,6 @@ func TestLogInSaysWhenTheBrowserKeepsNone(t *testing.T) {
 }
 
 func TestServersWithoutKeysHaveNoLogIn(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -162,7 +156,6 @@ func TestServersWithoutKeysHaveNoLogIn(t *testing.T) {
 }
 
 func TestPagesSayWhenTheDatabaseCannotBeReached(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	key := h.adminKey()
@@ -180,7 +173,6 @@ func TestPagesSayWhenTheDatabaseCannotBeReached(t *testing.T) {
 }
 
 func TestPagesCountForTheRateLimitOfTheKey(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.adminKey()
@@ -208,7 +200,6 @@ func TestPagesCountForTheRateLimitOfTheKey(t *testing.T) {
 }
 
 func TestLogInsOfOtherOriginsAreRefused(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	key := h.adminKey()
@@ -279,7 +270,6 @@ func wantEvent(t *testing.T, names <-chan string, want string) {
 }
 
 func TestEscapedNamesLeadToTheirPages(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail:eu")
@@ -297,7 +287,6 @@ func TestEscapedNamesLeadToTheirPages(t *testing.T) {
 }
 
 func TestOnlyPagesAreLive(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.adminKey()
@@ -314,7 +303,6 @@ func TestOnlyPagesAreLive(t *testing.T) {
 }
 
 func TestWhatEndsASessionEndsItsPages(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	here := setup(t)
 	there := setupWith(t, settings{beside: here})
@@ -379,7 +367,6 @@ func (j oneSession) Cookies(*url.URL) (cookies []*http.Cookie) {
 func (oneSession) SetCookies(*url.URL, []*http.Cookie) {}
 
 func TestLogInEndsTheSessionThatItReplaces(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browseAs(t, h.adminKey())

@@ -5,8 +5,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // policyVersion returns the version that the form of the policy of mail is about.
@@ -17,7 +15,6 @@ func (b *browser) policyVersion() string {
 }
 
 func TestPolicyIsChangedOnItsPage(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -42,7 +39,6 @@ func TestPolicyIsChangedOnItsPage(t *testing.T) {
 }
 
 func TestLimitsOfGroupsAreChangedOnThePageOfThePolicy(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -81,7 +77,6 @@ func TestLimitsOfGroupsAreChangedOnThePageOfThePolicy(t *testing.T) {
 
 // TestFormOfPolicyHasEachSetting: one that it does not have is lost by whoever sends it.
 func TestFormOfPolicyHasEachSetting(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	page := setup(t).browse(t).get("queues/mail/policy").want(200)
 	var look func(of reflect.Type, above string)
@@ -107,7 +102,6 @@ func TestFormOfPolicyHasEachSetting(t *testing.T) {
 }
 
 func TestEventsAreMovedAndQueuesDeletedOnTheirPages(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // pushForm is the form of a push.
@@ -27,7 +26,6 @@ func pushForm(to string, changes ...string) url.Values {
 var secretText = regexp.MustCompile(`whsec_[A-Za-z0-9+/=&#;]{40,}`)
 
 func TestPushesAreMadeAndChangedByForms(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -85,7 +83,6 @@ func TestPushesAreMadeAndChangedByForms(t *testing.T) {
 }
 
 func TestPushesAreTestedEnabledAndSentAgainByButtons(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -123,7 +120,6 @@ func TestPushesAreTestedEnabledAndSentAgainByButtons(t *testing.T) {
 }
 
 func TestPagesOfSourcesAndPushesAreForWhoMaySeeThem(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.putSource("shop", `{"kind":"token","queue":"orders.in","secrets":["the-token"]}`)

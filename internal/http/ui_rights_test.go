@@ -10,11 +10,9 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/gatewaytest"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail", "payroll")
@@ -84,7 +82,6 @@ func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
 }
 
 func TestPagesOfSchedulesAndTopicsHidePayloads(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
 	b := h.browse(t)
@@ -111,7 +108,6 @@ func TestPagesOfSchedulesAndTopicsHidePayloads(t *testing.T) {
 
 // The test is of a gateway in front of several cells, where a call of a page has the gateway's key.
 func TestDownloadsBehindAGatewayAreRefusedWhateverConnectionNames(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Setenv(gatewaytest.Env, "2")
 	h := setup(t)
 	admin := h.key(h.adminKey())

@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // scheduleForm is the form of a schedule that comes at 7:30 on working days.
@@ -25,7 +23,6 @@ func scheduleForm(changes ...string) url.Values {
 }
 
 func TestSchedulesAreMadeByForms(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -64,7 +61,6 @@ func TestSchedulesAreMadeByForms(t *testing.T) {
 }
 
 func TestSchedulesAreChangedByForms(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -96,7 +92,6 @@ func TestSchedulesAreChangedByForms(t *testing.T) {
 }
 
 func TestSchedulesAreRunPausedAndDeletedByButtons(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "reports", "default")
@@ -136,7 +131,6 @@ func TestSchedulesAreRunPausedAndDeletedByButtons(t *testing.T) {
 }
 
 func TestPagesOfSchedulesShowWhatUsersEnterAsText(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -152,7 +146,6 @@ func TestPagesOfSchedulesShowWhatUsersEnterAsText(t *testing.T) {
 
 // TestLongPayloadsAreKeptByForms changes the name of a schedule whose payload is longer than what pages show of it.
 func TestLongPayloadsAreKeptByForms(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -175,7 +168,6 @@ func TestLongPayloadsAreKeptByForms(t *testing.T) {
 
 // TestPagesSayWhereTheClocksChange looks at a schedule across the end of summer time.
 func TestPagesSayWhereTheClocksChange(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // A pageRoute is one of pages/routes.go.
@@ -119,7 +118,6 @@ func storesNothingAt(path string) bool {
 }
 
 func TestPagesDoNothingThatTheKeyMayNot(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	routes := pageRoutes(t)
 	for name, scopes := range map[string][]access.Scope{
@@ -195,7 +193,6 @@ func TestPagesDoNothingThatTheKeyMayNot(t *testing.T) {
 }
 
 func TestPagesOfRestrictedKeysHaveNothingOfOthers(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.adminKey())
@@ -229,7 +226,6 @@ func TestPagesOfRestrictedKeysHaveNothingOfOthers(t *testing.T) {
 
 // What the pages of a restricted key lead to, they show.
 func TestPagesOfRestrictedKeysShowTheirOwn(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.adminKey())

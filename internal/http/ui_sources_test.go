@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // sourceForm is the form of a source of the kind token.
@@ -39,7 +37,6 @@ func (b *browser) until(path, text string) *pageSeen {
 }
 
 func TestSourcesAreMadeAndChangedByForms(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -89,7 +86,6 @@ func TestSourcesAreMadeAndChangedByForms(t *testing.T) {
 }
 
 func TestSourcesArePausedTestedAndDeletedByForms(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -126,7 +122,6 @@ func TestSourcesArePausedTestedAndDeletedByForms(t *testing.T) {
 }
 
 func TestDeliveryLogsOfSourcesShowStrangersTextAsText(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -150,7 +145,6 @@ func TestDeliveryLogsOfSourcesShowStrangersTextAsText(t *testing.T) {
 }
 
 func TestDeliveryLogsOfSourcesHaveMoreThanAPage(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -166,7 +160,6 @@ func TestDeliveryLogsOfSourcesHaveMoreThanAPage(t *testing.T) {
 }
 
 func TestBodiesOfDeliveriesCanBeHidden(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
 	h.putSource("shop", `{"kind":"token","queue":"orders","secrets":["the-token"]}`)

@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // publishMany publishes events with the numbers from first to last.
@@ -21,7 +19,6 @@ func (h *environment) publishMany(t *testing.T, topic string, first, last int) {
 }
 
 func TestSubscriptionsAreShownAndMoved(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -53,7 +50,6 @@ func TestSubscriptionsAreShownAndMoved(t *testing.T) {
 }
 
 func TestReplaysAskWithTheirNumber(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -73,7 +69,6 @@ func TestReplaysAskWithTheirNumber(t *testing.T) {
 }
 
 func TestTopicsShowTheirLatestEvents(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -93,7 +88,6 @@ func TestTopicsShowTheirLatestEvents(t *testing.T) {
 }
 
 func TestPublishingTwicePublishesOnce(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -123,7 +117,6 @@ func TestPublishingTwicePublishesOnce(t *testing.T) {
 }
 
 func TestPagesOfTopicsShowWhatUsersEnterAsText(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)

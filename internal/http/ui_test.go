@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/queued/queued/internal/pgtest"
 )
 
 // A browser opens pages of a server as people's browsers do, without a script: it keeps cookies, and follows no redirect by itself.
@@ -162,7 +160,6 @@ func (p *pageSeen) saysNot(texts ...string) *pageSeen {
 }
 
 func TestBrowsersAreLedToThePages(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	b := h.browse(t)
@@ -186,7 +183,6 @@ func TestBrowsersAreLedToThePages(t *testing.T) {
 }
 
 func TestPagesRunNothingOfOthers(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	const script = `<script>alert(1)</script>`
@@ -202,7 +198,6 @@ func TestPagesRunNothingOfOthers(t *testing.T) {
 }
 
 func TestFormsActThroughTheAPI(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail")
@@ -227,7 +222,6 @@ func TestFormsActThroughTheAPI(t *testing.T) {
 }
 
 func TestPagesOfOtherOriginsSendNoForms(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/ui/queues/mail/pause", http.NoBody)
@@ -253,7 +247,6 @@ func TestPagesOfOtherOriginsSendNoForms(t *testing.T) {
 }
 
 func TestOpenPagesAreToldWhatChanges(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/events?queue=mail", `{"a":1}`).want(201)
@@ -301,7 +294,6 @@ func TestOpenPagesAreToldWhatChanges(t *testing.T) {
 }
 
 func TestOverviewNamesWhatIsWrong(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "mail", "slow")
@@ -327,7 +319,6 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 }
 
 func TestOverviewLeadsToWhatItCounts(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.placeOn(0, "old")

@@ -8,6 +8,7 @@ import (
 )
 
 func TestNewDatabaseIsNoCellYet(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t)
 	run(t, migrate.Config{DatabaseURL: db.URL})

@@ -13,6 +13,7 @@ import (
 )
 
 func TestSessionSettingsDoNotReachTheScripts(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	exec(t, connect(t, db), `
@@ -40,6 +41,7 @@ func TestSessionSettingsDoNotReachTheScripts(t *testing.T) {
 }
 
 func TestDatabaseURLTakesBothForms(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	cfg, err := pgx.ParseConfig(db)
@@ -58,6 +60,7 @@ func TestDatabaseURLTakesBothForms(t *testing.T) {
 }
 
 func TestUnusableDatabaseIsToldWithoutThePassword(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	gone, err := url.Parse(pgtest.Empty(t).URL)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestFailingLastStatementLeavesTheDatabaseAsItWas(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	for _, version := range []string{"", "1.1.0"} {
 		t.Run("database at "+version, func(t *testing.T) {
@@ -41,6 +42,7 @@ func TestFailingLastStatementLeavesTheDatabaseAsItWas(t *testing.T) {
 }
 
 func TestFailingCommitLeavesTheDatabaseAsItWas(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	before := catalog(t, db)
@@ -52,6 +54,7 @@ func TestFailingCommitLeavesTheDatabaseAsItWas(t *testing.T) {
 }
 
 func TestFailureNamesScriptLineAndCause(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	for _, c := range []struct {
@@ -86,6 +89,7 @@ func TestFailureNamesScriptLineAndCause(t *testing.T) {
 }
 
 func TestTransactionControlInAScriptIsRefused(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	before := catalog(t, db)
@@ -107,6 +111,7 @@ func TestTransactionControlInAScriptIsRefused(t *testing.T) {
 }
 
 func TestCancelledMigrationLeavesNothingBehind(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	before := catalog(t, db)

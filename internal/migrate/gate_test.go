@@ -10,6 +10,7 @@ import (
 )
 
 func TestChangedReleasedScriptIsAnError(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	released := tree(
@@ -82,6 +83,7 @@ func TestChangedReleasedScriptIsAnError(t *testing.T) {
 }
 
 func TestDatabaseOfADevelopmentVersionIsRefused(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	scripts := tree("incremental/001-a.sql", "create table agent.a (id int)", "incremental/002-b.sql", "create table agent.b (id int)")
 	for name, c := range map[string]struct {
@@ -119,6 +121,7 @@ func TestDatabaseOfADevelopmentVersionIsRefused(t *testing.T) {
 }
 
 func TestOlderProgramIsRefused(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	scripts := tree("incremental/001-a.sql", "create table agent.a (id int)")
@@ -140,6 +143,7 @@ func TestOlderProgramIsRefused(t *testing.T) {
 }
 
 func TestVersionOfTheProgramMustBeSemantic(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	for _, version := range []string{"v1.2.3", "one", "1.2.3.4"} {
 		_, err := migrate.Check(t.Context(), migrate.Config{Version: version})

@@ -15,6 +15,7 @@ import (
 )
 
 func TestTenRunsAtOnceMigrateOnce(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	const processes = 10
@@ -66,6 +67,7 @@ func TestTenRunsAtOnceMigrateOnce(t *testing.T) {
 }
 
 func TestLockHeldElsewhereEndsTheTries(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	holder := connect(t, db)
@@ -78,6 +80,7 @@ func TestLockHeldElsewhereEndsTheTries(t *testing.T) {
 }
 
 func TestLockLetGoWithoutMigrationIsTaken(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	holder := connect(t, db)
@@ -104,6 +107,7 @@ func TestLockLetGoWithoutMigrationIsTaken(t *testing.T) {
 
 // A transaction that has written to one table and then wants another, which a script changes first, meets no migration that waits for it.
 func TestMigrationDoesNotDeadlockWithRunningTransactions(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	files := []string{"incremental/001-tables.sql", "create table agent.event (n int); create table agent.queue (n int)"}

@@ -17,6 +17,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 func TestMigratingTwiceLeavesTheSameCatalog(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 
@@ -45,6 +46,7 @@ func TestMigratingTwiceLeavesTheSameCatalog(t *testing.T) {
 }
 
 func TestIncrementalScriptsRunOnceAndIdempotentOnesAlways(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	scripts := tree(
@@ -93,12 +95,14 @@ func TestIncrementalScriptsRunOnceAndIdempotentOnesAlways(t *testing.T) {
 }
 
 func TestScriptWithNothingButCommentsRuns(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	run(t, migrate.Config{DatabaseURL: db, Scripts: tree("incremental/001-a.sql", "-- nothing yet", "incremental/002-b.sql", "")})
 }
 
 func TestCheckChangesNothing(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	scripts := tree("incremental/001-a.sql", "create table agent.a (id int)", "idempotent/001-f.sql", "select 1")

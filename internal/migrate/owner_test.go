@@ -13,6 +13,7 @@ import (
 )
 
 func TestOnlyTheOwnerMigrates(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).AdminURL
 	scripts := tree("incremental/001-a.sql", "create table agent.a (id int)")
@@ -58,6 +59,7 @@ func TestOnlyTheOwnerMigrates(t *testing.T) {
 }
 
 func TestSchemaOfSomebodyElseIsLeftAlone(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	for name, c := range map[string]struct{ setup, want string }{
 		"a table":                     {"create schema agent; create table agent.smith (id int)", "holds something else than queued's"},
@@ -82,6 +84,7 @@ func TestSchemaOfSomebodyElseIsLeftAlone(t *testing.T) {
 }
 
 func TestEmptySchemaThatAnAdminMadeIsUsed(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	exec(t, connect(t, db), "create schema agent; comment on schema agent is 'ours'; alter default privileges in schema agent grant select on tables to public")

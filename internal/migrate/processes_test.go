@@ -8,6 +8,7 @@ import (
 )
 
 func TestMigrationIsRefusedWhileProcessesLiveThatCannotRunOnIt(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	scripts := tree("incremental/001-a.sql", `

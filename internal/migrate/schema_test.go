@@ -9,6 +9,7 @@ import (
 )
 
 func TestNobodyMayUseTheInternalSchemasButTheirOwnerAndTheService(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.New(t)
 	owner := connect(t, db.URL)
@@ -43,6 +44,7 @@ func TestNobodyMayUseTheInternalSchemasButTheirOwnerAndTheService(t *testing.T) 
 }
 
 func TestTablesSayWhatTheyHold(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	if silent := column(t, connect(t, pgtest.New(t).URL), `
 		select c.oid::regclass::text from pg_class c
@@ -55,6 +57,7 @@ func TestTablesSayWhatTheyHold(t *testing.T) {
 // TestNoFunctionThatForbidsPlansCompilesThem: what is forbidden and cannot be avoided makes a plan look so expensive that the server compiles it, which
 // takes a multiple of its run.
 func TestNoFunctionThatForbidsPlansCompilesThem(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.New(t)
 	if compiling := column(t, connect(t, db.URL), `
@@ -76,6 +79,7 @@ var eventValues = map[string]string{
 }
 
 func TestEachColumnOfAnEventReachesClaimsHistoryAndListings(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	conn := connect(t, pgtest.New(t).URL)
 	exec(t, conn, "set search_path to ''")

@@ -17,6 +17,7 @@ const neededByService = `(p.pronamespace = 'agent_service'::regnamespace
 	or p.pronamespace = 'agent'::regnamespace and p.proname in (select agent_private.shared_functions()))`
 
 func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.New(t)
 	owner, admin := connect(t, db.URL), connect(t, db.AdminURL)
@@ -69,6 +70,7 @@ func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 
 // A script drops a function that takes or returns something else from then on, and remembers in kept_grants who might execute it.
 func TestFunctionMadeAnewKeepsItsGrants(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.New(t)
 	owner, admin := connect(t, db.URL), connect(t, db.AdminURL)

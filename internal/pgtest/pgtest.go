@@ -117,22 +117,16 @@ func Flavour() string {
 	return server.Flavour
 }
 
-// SameInEachFlavour says that a test does the same in each flavour, because it does not use the server of the run: it starts one of its own,
-// or needs none; because it is about parts in front of the service, such as commands, TLS and the shapes of requests, and other tests make the same calls; or because it tests a test.
-// The run on TimescaleDB skips it.
-func SameInEachFlavour(tb testing.TB) {
-	tb.Helper()
-	if os.Getenv(EnvFlavour) == Timescale {
-		tb.Skip("does the same in each flavour: it is run on plain PostgreSQL")
-	}
-}
+// EachFlavour says that TimescaleDB can change what a test sees, mostly of the history of events. It does nothing: make test-timescale runs
+// the tests that call it in their first line, and no others. Every night all tests are run on both flavours.
+func EachFlavour(testing.TB) {}
 
-// WithoutRaceDetector says that a test computes much in one goroutine, where the race detector finds nothing and makes it ten times as slow. The run on plain PostgreSQL of
-// make test, which is with the race detector, skips it: that on TimescaleDB runs it.
+// WithoutRaceDetector says that a test computes much in one goroutine, where the race detector finds nothing and makes it ten times as
+// slow. With the race detector it is skipped.
 func WithoutRaceDetector(tb testing.TB) {
 	tb.Helper()
 	if HasRaceDetector {
-		tb.Skip("computes much in one goroutine: it is run without the race detector, by make test-timescale")
+		tb.Skip("computes much in one goroutine: it is run without the race detector")
 	}
 }
 

@@ -32,7 +32,6 @@ func (p *process) attemptsOf(params AttemptsParams, n int) AttemptsPage {
 }
 
 func TestLogHasEachAttemptWithItsAnswer(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := start(t, pgtest.New(t))
 	answers := make(chan func(http.ResponseWriter), 10)
@@ -114,7 +113,6 @@ func TestLogHasEachAttemptWithItsAnswer(t *testing.T) {
 }
 
 func TestAttemptWithoutAnAnswerSaysWhy(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := start(t, pgtest.New(t))
 	r := receive(t, nil)
@@ -239,7 +237,6 @@ func TestLogOfTheLastAttemptsIsWrittenAtTheEnd(t *testing.T) {
 }
 
 func TestAnEndpointThatWantsAPauseForOneGroupGetsTheEventsOfOthers(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := start(t, pgtest.New(t))
 	r := receive(t, func(w http.ResponseWriter, c call) {

@@ -15,6 +15,7 @@ import (
 
 // Events that are inserted while their queue is deleted again and again are all there in the end: in history as cancelled, or in the queue.
 func TestNoEventIsLostWhoseQueueIsDeletedMeanwhile(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	const writers, each = 4, 50
@@ -61,6 +62,7 @@ func TestNoEventIsLostWhoseQueueIsDeletedMeanwhile(t *testing.T) {
 
 // A deletion waits for a put of the queue's push, and then takes it along: no push is left without its policy.
 func TestDeletionTakesThePushThatIsPutMeanwhile(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	if _, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "work", MaxAttempts: new(3), Backoff: &queue.Backoff{Kind: queue.Constant}}, queue.Precondition{}); err != nil {
@@ -97,6 +99,7 @@ func TestDeletionTakesThePushThatIsPutMeanwhile(t *testing.T) {
 
 // A deletion and a change of the queue's push, which also updates the policy, lock the push first: neither waits for the other with a lock that the other needs.
 func TestDeletionAndAChangeOfThePushDoNotWaitForEachOther(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `select agent_service.put_push('work', 'https://example.com', 'standard', '15s', 10, null, null, '{}', '120h', null, null, '\x00')`)
@@ -138,6 +141,7 @@ func TestDeletionAndAChangeOfThePushDoNotWaitForEachOther(t *testing.T) {
 
 // An event that another transaction works on is neither lost nor waited for.
 func TestQueueIsNotDeletedWhileATransactionHasAnEvent(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	if _, err := b.Insert(t.Context(), []queue.InsertParams{{Queue: "work", Event: json.RawMessage(`{}`)}, {Queue: "work", Event: json.RawMessage(`{}`)}}); err != nil {
@@ -171,6 +175,7 @@ func TestQueueIsNotDeletedWhileATransactionHasAnEvent(t *testing.T) {
 }
 
 func TestLargeQueueIsDeletedInSteps(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `select agent.insert_events(array(select '{}'::jsonb from generate_series(1, 2500)), array(select 'work' from generate_series(1, 2500)))`)
@@ -184,6 +189,7 @@ func TestLargeQueueIsDeletedInSteps(t *testing.T) {
 }
 
 func TestDeletionOfALargeQueueThatIsRefusedMovesNothing(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `select agent.insert_events(array(select '{}'::jsonb from generate_series(1, 1500)), array(select 'work' from generate_series(1, 1500)))`)
@@ -201,6 +207,7 @@ func TestDeletionOfALargeQueueThatIsRefusedMovesNothing(t *testing.T) {
 }
 
 func TestQueueIsDeletedFromSQL(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `select agent.insert_events(array(select '{}'::jsonb from generate_series(1, 1500)), array(select 'work' from generate_series(1, 1500)))`)

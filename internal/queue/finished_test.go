@@ -41,6 +41,7 @@ func after(d time.Duration) *time.Time {
 }
 
 func TestHistoryOfTheTimeInWhichEventsEnded(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	for name, readAll := range map[string]bool{"read by the index of the end": false, "read by event_ts": true} {
 		t.Run(name, func(t *testing.T) {
@@ -113,6 +114,7 @@ func TestHistoryOfTheTimeInWhichEventsEnded(t *testing.T) {
 }
 
 func TestAnEventOfYesterdayThatFailsNowIsOneOfTheLastHour(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	ids := b.insert(t, "a", `{}`, `{}`)
@@ -160,6 +162,7 @@ func TestAnEventOfYesterdayThatFailsNowIsOneOfTheLastHour(t *testing.T) {
 }
 
 func TestRedriveOfATimeBeginsAndEndsWithItsEvents(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	ids := b.addFinished(t, "a", "failed", 30)
@@ -192,6 +195,7 @@ func TestRedriveOfATimeBeginsAndEndsWithItsEvents(t *testing.T) {
 }
 
 func TestHistoryOfATimeReadsNoMoreThanWhatEndedThen(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	const all, within = 300_000, 1000

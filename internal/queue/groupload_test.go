@@ -747,7 +747,6 @@ func brokenFunction(name, old, replacement string) string {
 // Each load takes both processors of a small machine for ten seconds: a run has two of them, by chance, and make faults all.
 func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
 	t.Parallel()
-	pgtest.SameInEachFlavour(t) // it tests the load
 	breakages := map[string]struct {
 		statements []string
 		want       string

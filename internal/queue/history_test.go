@@ -32,6 +32,7 @@ func finish(t *testing.T, b env, q string, eventTS time.Time) (done, failed, exp
 }
 
 func TestHistoryIsOfTheFlavourUnderTest(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	want := map[string]string{"plain": "partitioned", "timescale": "hypertable"}[pgtest.Flavour()]
 	if got := pgtest.Query[string](t, sqlBench(t), `select agent_private.history_flavour()`); got != want {
@@ -40,6 +41,7 @@ func TestHistoryIsOfTheFlavourUnderTest(t *testing.T) {
 }
 
 func TestHistoryFilters(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	now := time.Now()
@@ -74,6 +76,7 @@ func TestHistoryFilters(t *testing.T) {
 }
 
 func TestHistoryPagesReturnEachRowOnceWhileRowsAreAdded(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	var want []int64
@@ -129,6 +132,7 @@ func leases(ids []int64) []queue.Lease {
 }
 
 func TestListPagesByStateAndQueue(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	ready := b.insertN(t, "a", 5)
@@ -181,6 +185,7 @@ func TestListPagesByStateAndQueue(t *testing.T) {
 }
 
 func TestCursorsOfOtherListingsAreRefused(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.insertN(t, "", 2)
@@ -196,6 +201,7 @@ func TestCursorsOfOtherListingsAreRefused(t *testing.T) {
 }
 
 func TestHistoryQueryTimeoutIsItsOwnError(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.QueryTimeout = time.Millisecond })
 	b.exec(t, `
@@ -208,6 +214,7 @@ func TestHistoryQueryTimeoutIsItsOwnError(t *testing.T) {
 }
 
 func TestHistoryStatsCountEveryBucket(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	at := func(text string) time.Time {
@@ -243,6 +250,7 @@ func TestHistoryStatsCountEveryBucket(t *testing.T) {
 }
 
 func TestQueuesAreCounted(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	finish(t, b, "gone", time.Now())
@@ -271,6 +279,7 @@ func TestQueuesAreCounted(t *testing.T) {
 }
 
 func TestRequeuedCopyNamesItsOriginal(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	_, failed, _, _ := finish(t, b, "a", time.Now())
@@ -294,6 +303,7 @@ func TestRequeuedCopyNamesItsOriginal(t *testing.T) {
 }
 
 func TestRequeueMatchingContinuesWhereItStopped(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	ids := b.insertN(t, "a", 10)

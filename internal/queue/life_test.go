@@ -16,6 +16,7 @@ import (
 // TestEveryEventIsFinishedOnceByItsLeaseHolder runs many workers of two services, which claim one event at a time and ack, nack or release it at random, and sometimes
 // repeat the call with an old receipt. The results are compared with each other and with history.
 func TestEveryEventIsFinishedOnceByItsLeaseHolder(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	const events, workers = 4_000, 64
 	seed := rand.Uint64()

@@ -13,6 +13,7 @@ import (
 // A session uses a plan made for a nearly empty table until the table is analyzed again, however much the table has grown.
 // Such a plan of a search by id must use the index of ids, too, and not an index that supports an order.
 func TestSearchByIDUsesTheIDIndexWhenPlannedForEmptyTables(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	for name, prepare := range map[string]string{
 		"never analyzed": `select 1`,
@@ -69,6 +70,7 @@ func TestSearchByIDUsesTheIDIndexWhenPlannedForEmptyTables(t *testing.T) {
 
 // A claim fetches few events beyond those it claims, however many are in other lanes or not claimable.
 func TestClaimScansNoOtherEvents(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `
@@ -119,6 +121,7 @@ func TestClaimScansNoOtherEvents(t *testing.T) {
 
 // The first event of a group in order is found by a few looks at its index, by a plan made for an empty table, too, however many events wait and however their priorities differ.
 func TestTheFirstOfAGroupInOrderIsFoundByAFewLooks(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.limit(t, "q", `{"order": true}`)
@@ -163,6 +166,7 @@ func TestTheFirstOfAGroupInOrderIsFoundByAFewLooks(t *testing.T) {
 
 // An insert with keys reads the keys that it has, and not the whole table, also where statistics say that there are only a few.
 func TestInsertWithKeysReadsNoOtherKeys(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `select agent.insert_event('{}', _key => 'first'); analyze agent.idempotency`)
@@ -198,6 +202,7 @@ func TestInsertWithKeysReadsNoOtherKeys(t *testing.T) {
 
 // Requeuing an event looks for it in each partition of history once, and reads and changes it in its own one only.
 func TestRequeueLooksOnceIntoOtherPartitionsOfHistory(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `select agent.insert_event('{}', _event_ts => now() - n * interval '8 days') from generate_series(0, 7) n`)

@@ -83,6 +83,7 @@ const hostileObjects = `
 	create temporary sequence event_id_seq;`
 
 func TestInsertingRoleCanDoNothingElse(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.New(t)
 	hostile := pgtest.Connect(t, insertingRole(t, db, "agent.insert_event"))
@@ -184,6 +185,7 @@ func TestNoSessionSettingDisablesAValidation(t *testing.T) {
 }
 
 func TestHostileInsertsDoNotBlockOtherEvents(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.New(t)
 	s := anotherService(t, db.URL, nil)
@@ -281,6 +283,7 @@ const shadowingObjects = `
 	create domain shadow.text as pg_catalog.text`
 
 func TestRowsWrittenByHandKeepTheRules(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	db := pgtest.New(t)
 	owner := pgtest.Connect(t, db.URL)

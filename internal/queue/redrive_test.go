@@ -158,6 +158,7 @@ func TestRedriveIntoAnotherQueue(t *testing.T) {
 
 // TestRedriveRequeuesEachEventOnceWhateverDies kills the sessions of two services while they make steps, and stops the one and the other.
 func TestRedriveRequeuesEachEventOnceWhateverDies(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	const n = 3000
 	b := setupHistory(t, n, nil)

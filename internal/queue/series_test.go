@@ -70,6 +70,7 @@ func describeBuckets(buckets ...queue.SeriesBucket) string {
 }
 
 func TestSeriesShowWhatWaitedAndWhatEnded(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	loadQueue(t, b, "a", 8, queue.Ready, queue.Scheduled, queue.AwaitingTurn, queue.Leased)
@@ -166,6 +167,7 @@ func TestThreeProcessesSampleEachMinuteOnce(t *testing.T) {
 
 // TestOutcomesOfATransactionThatCommitsLateAreCounted ends an event in a transaction that is committed after its minute was counted.
 func TestOutcomesOfATransactionThatCommitsLateAreCounted(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.sampleMinute(t)

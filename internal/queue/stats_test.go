@@ -69,6 +69,7 @@ func checkEstimate(t *testing.T, what string, truth int64, estimates []int64) {
 }
 
 func TestCountsAreExactWithinTheBounds(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	if queues, err := b.queues(t, time.Hour); err != nil || len(queues) != 0 {
@@ -112,6 +113,7 @@ func TestCountsAreExactWithinTheBounds(t *testing.T) {
 }
 
 func TestDeepQueueIsEstimatedAndOthersAreCounted(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	loadQueue(t, b, "small", 300, queue.Ready)
@@ -153,6 +155,7 @@ func TestDeepQueueIsEstimatedAndOthersAreCounted(t *testing.T) {
 
 // TestEventsThatWaitForTheirTurnAreCountedByTheirState has some that are due in a group that is full, and some that are not due.
 func TestEventsThatWaitForTheirTurnAreCountedByTheirState(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.limit(t, "q", `{"concurrency": 1}`)
@@ -212,6 +215,7 @@ func TestEventsThatWaitForTheirTurnAreCountedByTheirState(t *testing.T) {
 }
 
 func TestLargeRecentHistoryIsEstimated(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	loadHistory(t, b, "busy", 2*time.Hour, 8_000, queue.Done) // four to a block
@@ -244,6 +248,7 @@ func TestLargeRecentHistoryIsEstimated(t *testing.T) {
 }
 
 func TestBlockOfHistoryHoldsAtMost70Rows(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `

@@ -8,10 +8,12 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
 func TestSweepSkipsRunningLeases(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.insert(t, "", `{}`)
@@ -32,6 +34,7 @@ func TestSweepSkipsRunningLeases(t *testing.T) {
 }
 
 func TestSweepExpiresByAttemptsAndByAge(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	ids := b.insertN(t, "", 5)
@@ -68,6 +71,7 @@ func TestSweepExpiresByAttemptsAndByAge(t *testing.T) {
 }
 
 func TestSweepExpiresEveryExhaustedEvent(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `insert into agent.event (event, attempts) select '{}', 5 from generate_series(1, 2500)`)
@@ -77,6 +81,7 @@ func TestSweepExpiresEveryExhaustedEvent(t *testing.T) {
 }
 
 func TestRunningServiceSweepsByAttemptsOnly(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.SweepInterval = 10 * time.Millisecond })
 	ids := b.insertN(t, "", 2)
@@ -95,6 +100,7 @@ func TestRunningServiceSweepsByAttemptsOnly(t *testing.T) {
 }
 
 func TestRunningServiceSweepsByAgeWhenConfigured(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.SweepInterval, c.MaxVTAge = 10*time.Millisecond, time.Hour })
 	ids := b.insertN(t, "", 2)
@@ -112,6 +118,7 @@ func TestRunningServiceSweepsByAgeWhenConfigured(t *testing.T) {
 }
 
 func TestEventsOfAPausedQueueDoNotAge(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	b.insertN(t, "", 3)
@@ -153,6 +160,7 @@ func TestEventsOfAPausedQueueDoNotAge(t *testing.T) {
 }
 
 func TestEventRefusedByHistoryDoesNotStopTheSweep(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	var log logBuffer
 	b := setup(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })

@@ -47,6 +47,7 @@ func insertOldHistory(t *testing.T, conn *pgx.Conn, id int64, days int) {
 }
 
 func TestRetentionPrunesOlderEvents(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	sql := sqlBench(t)
 	for i, days := range []int{0, 1, 5, 25, 45, 400, 3000} {
@@ -71,6 +72,7 @@ func TestRetentionPrunesOlderEvents(t *testing.T) {
 }
 
 func TestRetentionDropsWholePartitions(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	sql := sqlBench(t)
 	if pgtest.Query[string](t, sql, `select agent_private.history_flavour()`) == "partitioned" {
@@ -117,6 +119,7 @@ const weeksAhead = `
 	and to_date(right(c.relname, 8), 'YYYYMMDD') > now() + interval '2 days'`
 
 func TestPartitionsAreCreatedAheadWhenTheDefaultPartitionHasRows(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.UpkeepRetry, c.UpkeepStepRetry = 10*time.Millisecond, 10*time.Millisecond })
 	if !isPartitioned(t, b) {
@@ -140,6 +143,7 @@ func TestPartitionsAreCreatedAheadWhenTheDefaultPartitionHasRows(t *testing.T) {
 }
 
 func TestAddingAPartitionDoesNotScanTheDefaultPartition(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
 	if !isPartitioned(t, b) {
@@ -191,6 +195,7 @@ func listenToNotices(t *testing.T, url string, notices chan<- string) *pgx.Conn 
 }
 
 func TestUpkeepDeletesOldEventsOfTheDefaultPartitionInBatches(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.Retention = 30 * 24 * time.Hour })
 	if !isPartitioned(t, b) {
@@ -236,6 +241,7 @@ func setupRetention(t *testing.T, change func(*queue.Config)) env {
 const oldParts = `select count(*) from agent.old_history('30 days')`
 
 func TestUpkeepWaitsForReadersWithoutBlockingCalls(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setupRetention(t, nil)
 	b.insertN(t, "", 200)
@@ -263,6 +269,7 @@ func TestUpkeepWaitsForReadersWithoutBlockingCalls(t *testing.T) {
 }
 
 func TestFailedDropDoesNotStopOtherUpkeep(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	var log logBuffer
 	b := setupRetention(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
@@ -291,6 +298,7 @@ func TestFailedDropDoesNotStopOtherUpkeep(t *testing.T) {
 }
 
 func TestUnprivilegedRoleCannotSuspendUpkeep(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setupRetention(t, nil)
 	stranger, err := pgtest.Connect(t, b.url).Begin(t.Context())
@@ -311,6 +319,7 @@ func TestUnprivilegedRoleCannotSuspendUpkeep(t *testing.T) {
 }
 
 func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	var log logBuffer
 	b := setupRetention(t, func(c *queue.Config) { c.Logger, c.UpkeepStepRetry = zerolog.New(&log), time.Microsecond })
@@ -346,6 +355,7 @@ func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 }
 
 func TestAckDuringTheCreationOfAPartitionSucceeds(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	for on, waits := range map[string]string{
 		"a connection that waits briefly": `true`,
@@ -398,6 +408,7 @@ func TestAckDuringTheCreationOfAPartitionSucceeds(t *testing.T) {
 }
 
 func TestMinimumRetentionLimitsTheServicesRetention(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setupRetention(t, nil)
 	insertOldHistory(t, b.sql, 10, 56)

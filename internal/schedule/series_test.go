@@ -70,7 +70,6 @@ func TestHostileRulesAreRefusedOrExpandedWithinTheBudget(t *testing.T) {
 
 func TestExpansionEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	pgtest.SameInEachFlavour(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	start := local(t, "2027-01-01T00:00:00")
@@ -146,7 +145,6 @@ func TestRulesComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 
 func TestWeeksAreNumberedAsISO8601HasIt(t *testing.T) {
 	t.Parallel()
-	pgtest.SameInEachFlavour(t)
 	for _, c := range []struct {
 		rule string
 		fits func(year, week int) bool
@@ -178,7 +176,6 @@ func TestWeeksAreNumberedAsISO8601HasIt(t *testing.T) {
 
 func TestWeekdaysWithAndWithoutANumberAreAddedUp(t *testing.T) {
 	t.Parallel()
-	pgtest.SameInEachFlavour(t)
 	start := local(t, "2027-01-01T09:00:00")
 	got, err := localTimes(t, "FREQ=MONTHLY;BYDAY=MO,1TU", start, "", start, 6)
 	if err != nil {
@@ -191,7 +188,6 @@ func TestWeekdaysWithAndWithoutANumberAreAddedUp(t *testing.T) {
 
 func TestCronExpressionsComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 	t.Parallel()
-	pgtest.SameInEachFlavour(t)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
@@ -240,7 +236,6 @@ func FuzzRecurrenceRule(f *testing.F) {
 
 // The same of a cron expression.
 func FuzzCronExpression(f *testing.F) {
-	pgtest.SameInEachFlavour(f)
 	for _, expression := range []string{"0 0 29 2 *", "0 0 31 2 *", "*/7 * * * * *", "0 0 1-7 * MON", "@yearly", "0 0 30 2 0-6"} {
 		f.Add(expression, int64(1_798_761_600))
 	}

@@ -47,6 +47,7 @@ func execAll(t *testing.T, conn *pgx.Conn, statements ...string) {
 }
 
 func TestTriggersThatPublishChangesHasNotMadeAreRefused(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	env, admin := withUsers(t)
 	mallory := asMallory(t, env, admin)
@@ -121,6 +122,7 @@ func TestTriggersThatPublishChangesHasNotMadeAreRefused(t *testing.T) {
 
 // The trigger that the catalog shows need not be the one that fires.
 func TestReplacedTriggersReadNothingOfTheirWriter(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	env, admin := withUsers(t)
 	mallory := asMallory(t, env, admin)
@@ -150,6 +152,7 @@ func TestReplacedTriggersReadNothingOfTheirWriter(t *testing.T) {
 }
 
 func TestTemporaryTablesDoNotStandInTheWayOfChanges(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	env, _ := withUsers(t)
 	env.exec(t, `select agent.publish_changes('shop.users')`)
@@ -170,6 +173,7 @@ func TestTemporaryTablesDoNotStandInTheWayOfChanges(t *testing.T) {
 }
 
 func TestTriggerMadeSinceTheSnapshotPublishes(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	env, _ := withUsers(t)
 	env.exec(t, `begin isolation level repeatable read`)

@@ -68,6 +68,7 @@ func sqlState(err error) string {
 }
 
 func TestChangesOfATableArePublished(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	env, _ := withUsers(t)
 	env.exec(t, `select agent.publish_changes('shop.users')`)
@@ -167,6 +168,7 @@ func TestManyChangedRowsArePublishedInTheirOrder(t *testing.T) {
 }
 
 func TestEveryStatementThatChangesRowsPublishesThem(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	env, _ := withUsers(t)
 	env.exec(t, `
@@ -286,6 +288,7 @@ func TestTableWithForeignPartitionIsPublishedRowByRow(t *testing.T) {
 }
 
 func TestHypertablePublishesItsChanges(t *testing.T) {
+	pgtest.EachFlavour(t)
 	t.Parallel()
 	if pgtest.Flavour() != pgtest.Timescale {
 		return // there are none; on partitions see above

@@ -80,7 +80,6 @@ func (h *env) putGitHub(name string) {
 }
 
 func TestLogHasDeliveriesAndWhyTheyWereRefused(t *testing.T) {
-	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupOn(t, pgtest.New(t), func(c *webhook.Config) { c.RecordInterval = 10 * time.Millisecond })
 	h.putGitHub("github")
