@@ -46,6 +46,7 @@ test-all: test-race test-gateway test-faults test-bench $(if $(CHROMIUM),test-br
 NIGHTLY := nightly-plain nightly-timescale nightly-gateways nightly-rest nightly-faults
 .PHONY: test-nightly $(NIGHTLY)
 test-nightly: $(NIGHTLY) ## Everything, for hours: all tests on both flavours and with the race detector, all gateways, fuzzing, all faults for long
+$(NIGHTLY): export QUEUED_TEST_NIGHTLY = 1
 nightly-plain: export GORACE = atexit_sleep_ms=50 # a program with the race detector sleeps for a second before it ends, and the tests run hundreds
 nightly-plain:
 	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour plain -- $(call gotest,./...,-race -vet=off -shuffle=on -parallel 4 -timeout 2h $(ARGS))
@@ -88,7 +89,6 @@ test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a
 .PHONY: faults
 faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
 	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
-	@QUEUED_FAULTS=long $(PGTEST) -flavour plain -- go test -count=1 -timeout 1h -run 'UnderKills|BrokenLimits' -v ./internal/clienttest ./internal/queue
 
 # The suites that speak HTTP, through a gateway with as many cells behind it, one number after the other
 CELLS ?= 3
@@ -104,6 +104,13 @@ test-client: ## Test the module client/ without a server; internal/clienttest te
 .PHONY: test-bench
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
 	@$(call gotest_in,bench,./...,-vet=off -shuffle=on -parallel 4 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
+
+.PHONY: slow
+slow: ## List the 50 slowest tests of PKG, by processor time and time in the database, on plain PostgreSQL, one at a time
+	@rm -f bin/slow; mkdir -p bin
+	@QUEUED_TEST_TIMES=$(CURDIR)/bin/slow $(FAULTS_ELSEWHERE) $(PGTEST) -flavour plain -- $(call gotest,$(PKG),-vet=off -p 1 -parallel 1 -timeout 2h $(ARGS))
+	@printf '%8s %9s %8s %7s %8s  %s\n' total processor database whole sessions test
+	@awk -F '\t' -v dir='$(CURDIR)/' '{ sub(dir, "", $$5); printf "%8.2f %9.2f %8.2f %7.2f %8d  %s\n", $$2 + $$3, $$2, $$3, $$1, $$4, $$5 }' bin/slow | sort -rn | head -n 50
 
 .PHONY: pictures
 pictures: ## Take the pictures of docs/dashboard.md anew: needs Chromium

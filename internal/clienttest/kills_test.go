@@ -30,7 +30,7 @@ const (
 
 // fireScale returns how many jobs there are, and how often the server is killed meanwhile.
 func fireScale() (jobs, kills int) {
-	if os.Getenv("QUEUED_FAULTS") == "long" {
+	if pgtest.IsNightly() {
 		return 10_000, 20
 	}
 	return 2000, 4

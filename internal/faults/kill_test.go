@@ -97,6 +97,7 @@ func TestNothingIsLostWhenPostgresIsKilled(t *testing.T) {
 }
 
 func TestBrokenBuildWithAsyncCommitIsCaughtByPostgresKill(t *testing.T) {
+	inLongForm(t)
 	t.Parallel()
 	expectViolation(t, killPostgres, commitAsync, rounds(t, 2, 5))
 }

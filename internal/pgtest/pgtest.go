@@ -121,6 +121,21 @@ func Flavour() string {
 // the tests that call it in their first line, and no others. Every night all tests are run on both flavours.
 func EachFlavour(testing.TB) {}
 
+// EnvNightly is set for the tests that make test-nightly runs beside the others: see Nightly.
+const EnvNightly = "QUEUED_TEST_NIGHTLY"
+
+// IsNightly reports whether tests may take minutes.
+func IsNightly() bool { return os.Getenv(EnvNightly) != "" }
+
+// Nightly says that a test repeats something for long, or tests another test by a product that is broken on purpose. It is skipped except by
+// make test-nightly.
+func Nightly(tb testing.TB) {
+	tb.Helper()
+	if !IsNightly() {
+		tb.Skip("every night only: make test-nightly, or " + EnvNightly + "=1")
+	}
+}
+
 // WithoutRaceDetector says that a test computes much in one goroutine, where the race detector finds nothing and makes it ten times as
 // slow. With the race detector it is skipped.
 func WithoutRaceDetector(tb testing.TB) {
@@ -156,6 +171,7 @@ func newDB(tb testing.TB, server *Server, template string) *DB {
 			tb.Errorf("dropping the test's database: %s", err)
 		}
 	})
+	noteTimes(tb, server, name)
 	return db
 }
 

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -744,7 +742,7 @@ func brokenFunction(name, old, replacement string) string {
 		end $$`
 }
 
-// Each load takes both processors of a small machine for ten seconds: a run has two of them, by chance, and make faults all.
+// Each load takes both processors of a small machine for ten seconds.
 func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
 	t.Parallel()
 	breakages := map[string]struct {
@@ -792,13 +790,10 @@ func TestBrokenLimitsOfGroupsAreCaught(t *testing.T) {
 			[]string{brokenFunction("begin_limited_claim", `for no key update;`, `;`)}, "leases of the queue",
 		},
 	}
-	names := slices.Collect(maps.Keys(breakages))
-	rand.Shuffle(len(names), func(i, k int) { names[i], names[k] = names[k], names[i] })
-	for i, name := range names {
+	for name, breakage := range breakages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			breakage := breakages[name]
-			if i >= 2 && os.Getenv("QUEUED_FAULTS") != "long" {
+			if !pgtest.IsNightly() {
 				newGroupLoad(t, breakage.statements...) // they can be run
 				return
 			}

@@ -530,6 +530,7 @@ func TestOfManyCallersUnderOneKeyOneEventWaits(t *testing.T) {
 }
 
 func TestABrokenReplacementIsCaught(t *testing.T) {
+	pgtest.Nightly(t)
 	t.Parallel()
 	for name, statement := range map[string]string{
 		"without locks": brokenFunction("free_keys", `for update) as e`, `limit 1) as e`),

@@ -1,0 +1,7 @@
+//go:build !unix
+
+package pgtest
+
+import "testing"
+
+func noteTimes(testing.TB, *Server, string) {}
