@@ -36,7 +36,7 @@ func (s *Server) dump() string {
 // restore restores a dump into a database, which must not have what the dump has.
 func (s *Server) restore(path, database string) copied {
 	s.t.Helper()
-	s.run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", s.adminURL(database), "-f", path)
+	s.run("psql", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", s.adminURL(database), "-f", path)
 	return copied{s, database}
 }
 

@@ -7,10 +7,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -148,26 +150,28 @@ func (s *idleService) awaitFollowers() {
 	}
 }
 
-// processorTime returns what a process and its children have taken so far, those that have ended and were waited for included.
-func processorTime(t *testing.T, pids ...int) (total time.Duration) {
+// processorTimes returns what a process and its children have taken so far, by their titles. That of the process includes children that have
+// ended and were waited for.
+func processorTimes(t *testing.T, root int) map[string]time.Duration {
 	t.Helper()
-	for _, pid := range pids {
-		for _, pid := range tree(pid) {
-			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	times := map[string]time.Duration{}
+	for _, pid := range tree(root) {
+		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err != nil {
+			continue // it has ended meanwhile; its parent has its time
+		}
+		title, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+		name, _, _ := strings.Cut(string(title), "\x00")
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		for _, field := range fields[11:15] { // utime, stime, cutime and cstime of proc_pid_stat(5)
+			ticks, err := strconv.Atoi(field)
 			if err != nil {
-				continue // it has ended meanwhile; its parent has its time
+				t.Fatal(err)
 			}
-			fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-			for _, field := range fields[11:15] { // utime, stime, cutime and cstime of proc_pid_stat(5)
-				ticks, err := strconv.Atoi(field)
-				if err != nil {
-					t.Fatal(err)
-				}
-				total += time.Duration(ticks) * clockTick
-			}
+			times[fmt.Sprintf("%s (%d)", name, pid)] += time.Duration(ticks) * clockTick
 		}
 	}
-	return total
+	return times
 }
 
 // requireIdle fails the test if the service takes more than an idle one may.
@@ -176,12 +180,22 @@ func (s *idleService) requireIdle(when string) {
 	s.awaitFollowers()
 	pause(settleTime)
 	service, database := s.q.process.cmd.Process.Pid, s.pair.Primary.process.cmd.Process.Pid
-	began, of, in := time.Now(), processorTime(s.t, service), processorTime(s.t, database)
+	began, before := time.Now(), processorTimes(s.t, service)
+	maps.Copy(before, processorTimes(s.t, database))
 	pause(idleTime)
-	of, in = processorTime(s.t, service)-of, processorTime(s.t, database)-in
-	took := time.Since(began)
-	share := (of + in).Seconds() / took.Seconds()
-	s.t.Logf("idle %s: %.1f %% of a processor: the service took %v, PostgreSQL %v in %v", when, 100*share, of, in, took.Round(time.Millisecond))
+	after := processorTimes(s.t, service)
+	maps.Copy(after, processorTimes(s.t, database))
+	took, total := time.Since(began), time.Duration(0)
+	var parts []string
+	for name, all := range after {
+		if part := all - before[name]; part > 0 {
+			total += part
+			parts = append(parts, fmt.Sprintf("%v %s", part, name))
+		}
+	}
+	slices.Sort(parts)
+	share := total.Seconds() / took.Seconds()
+	s.t.Logf("idle %s: %.1f %% of a processor, in %v: %s", when, 100*share, took.Round(time.Millisecond), strings.Join(parts, ", "))
 	most := idleShare
 	if form() == shortForm {
 		most = busyShare

@@ -221,3 +221,29 @@ func TestReadLogTellsGaps(t *testing.T) {
 		t.Errorf("after what is known: %v, want %v", got, want)
 	}
 }
+
+// A dump that is restored into a database in use ends by setting the sequence back to what it was, when a session has moved the log on already.
+func TestLogGoesOnAfterARestoreThatSetsItsSequenceBack(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	env.subscribe(t, everything(t))
+	env.publish(t, "a")
+	dumped := value[int64](t, env, `select last_value from agent.log_position_seq`)
+	env.exec(t, `delete from agent.log_server`) // as the restored tables are
+	env.publish(t, "b")
+	env.exec(t, `select setval('agent.log_position_seq', $1)`, dumped)
+	_, head, err := env.Bounds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if until := value[int64](t, env, `select max(until) from agent.log_skip`); head < until {
+		t.Errorf("the head of the log is %d, within what is passed over up to %d", head, until)
+	}
+	more := env.publish(t, "c")
+	if page := env.read(t, topic.ReadParams{After: head}); page.Gap != nil || !slices.Equal(positions(page.Events), more) {
+		t.Errorf("read %+v after %d, want %d", page, head, more)
+	}
+	if page := env.read(t, topic.ReadParams{After: dumped}); page.Gap != nil && page.Next < page.Gap.Until {
+		t.Errorf("reading goes on from %d, before the end of the gap %+v", page.Next, page.Gap)
+	}
+}

@@ -187,8 +187,12 @@ func (s *Service) readPage(ctx context.Context, after int64, limit, maxBytes int
 	p.scanned = len(p.events)
 	p.isLevel = p.scanned < limit && bytes < int64(maxBytes)
 	p.next = max(p.head, after)
-	if p.gap != nil && p.gap.Reason == GapBeyondHead {
+	switch {
+	case p.gap == nil:
+	case p.gap.Reason == GapBeyondHead:
 		p.next = p.head
+	default: // or the next read would tell the gap again
+		p.next = max(p.next, p.gap.Until)
 	}
 	if !p.isLevel {
 		p.next = p.events[p.scanned-1].Position

@@ -87,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	s := &Service{cfg: cfg, name: rand.Text(), appended: pg.NewSignal(), delayed: pg.NewSignal()}
 	s.tail = newTail(cfg.TailBytes)
-	s.watches = newWatches(cfg.watchInterval())
+	s.watches = newWatches(cfg.PollInterval)
 	s.router = newRouter(s)
 	s.tail.onAppend = s.router.wake
 	s.publishing = queue.NewJoint(cfg.Queue, s.addPublications)

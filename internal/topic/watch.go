@@ -216,16 +216,13 @@ func (s *Service) watchSubscriptions(ctx context.Context) error {
 	pg.Worked(ctx)
 	head := s.tail.reach()
 	states, expiresAfter, err := s.subscriptionStates(ctx, names)
-	pause := s.cfg.watchInterval()
+	pause := s.cfg.PollInterval
 	if expiresAfter > 0 {
 		pause = min(pause, expiresAfter/4)
 	}
 	s.watches.end(inquiries, states, head, pause, err)
 	return err
 }
-
-// watchInterval is how long a change of another process goes unnoticed by those who wait.
-func (c Config) watchInterval() time.Duration { return c.PollInterval / 2 }
 
 // untilWatch is the time until the states of all subscriptions that are watched have to be asked for.
 func (s *Service) untilWatch(context.Context) time.Duration {

@@ -16,7 +16,9 @@ declare
   _last int8;
 begin
   lock table only agent.log in row exclusive mode;
-  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server')) then
+  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server'))
+    or (select s.last_value from agent.log_position_seq s) < (select max(k.until) from agent.log_skip k)
+  then
     perform agent_private.advance_log();
   end if;
   _last = (select s.last_value from agent.log_position_seq s);
@@ -49,8 +51,10 @@ declare
 begin
   lock table agent.server_change in exclusive mode;
   begin
+    -- Restoring a dump into a database in use ends by setting the sequence back, maybe after a session has moved the log on.
     insert into agent.log_server (started_at, place) values (pg_postmaster_start_time(), pg_relation_filepath('agent.log_server'))
-    on conflict do nothing;
+    on conflict (started_at, place) do update set place = excluded.place
+    where (select s.last_value from agent.log_position_seq s) < (select max(k.until) from agent.log_skip k);
     if not found then
       return; -- another session has done it
     end if;
@@ -60,7 +64,7 @@ begin
     end if;
     return;
   end;
-  select s.last_value into strict _last from agent.log_position_seq s;
+  _last = greatest((select s.last_value from agent.log_position_seq s), (select max(k.until) from agent.log_skip k));
   if _next <= _last then -- the clock was set back: the server before this one may have opened a segment that this one does not know of
     _next = (_last >> 32) + 2 << 32;
   end if;
@@ -123,7 +127,10 @@ begin
   elsif pg_is_in_recovery() then
     raise exception 'the log can be read on the primary only: a standby does not know who is publishing' using errcode = 'feature_not_supported';
   end if;
-  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server'))
+  if
+    ( not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server'))
+      or (select s.last_value from agent.log_position_seq s) < (select max(k.until) from agent.log_skip k)
+    )
     and current_setting('transaction_read_only') = 'off'
   then
     perform agent_private.advance_log(); -- or positions that were given out before would be above the head
