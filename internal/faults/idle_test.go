@@ -22,11 +22,11 @@ import (
 
 const (
 	// idleTime is how long the processor time of an idle service is measured.
-	idleTime = 10 * time.Second
-	// idleShare is the most that the service and its PostgreSQL may take then, together, of one processor: 2.4 to 4.3 % were measured on two slow
-	// processors, as much after a fault as without one. In the short form, which other tests disturb, it is busyShare. A loop that does not wait takes more
-	// than a whole processor.
-	idleShare = 0.06
+	idleTime = 20 * time.Second
+	// idleShare is the most that the service and its PostgreSQL may take then, together, of one processor: 0.7 to 1.9 % were measured on two
+	// processors, as much after a fault as without one. In the short form, which other tests disturb, it is busyShare. A loop that does not wait
+	// takes more than a whole processor.
+	idleShare = 0.02
 	busyShare = 0.15
 	// settleTime is how long the service has after a fault until it is idle: reconnects, retries and the watches of the last readers are over then.
 	settleTime = 12 * time.Second
@@ -219,10 +219,10 @@ var idleAfter = []struct {
 	{"nothing", false, func(*idleService) {}},
 	{"a restart of PostgreSQL", true, func(s *idleService) { s.pair.Primary.Stop(); s.pair.Primary.Start() }},
 	{"a crash of PostgreSQL", false, func(s *idleService) { s.pair.Primary.Kill(); s.pair.Primary.Start() }},
-	{"a failover", true, func(s *idleService) { s.pair.Primary.Kill(); s.pair.Failover() }},
+	{"a failover", false, func(s *idleService) { s.pair.Primary.Kill(); s.pair.Failover() }},
 	{"a restart of queued", false, func(s *idleService) { s.q.kill(); s.q.start(); s.q.awaitReady(startLimit) }},
 	{"a restore", false, func(s *idleService) { dumpToSameDatabase(s.t, s.pair.Primary)() }},
-	{"a gap by retention", true, func(s *idleService) {
+	{"a gap by retention", false, func(s *idleService) {
 		s.pair.Primary.closeSegments(2)
 		s.pair.Primary.Exec(ordinary, `select agent_service.drop_log_segment()`)
 	}},

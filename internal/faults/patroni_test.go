@@ -67,6 +67,7 @@ func killUnreplicatedLeader(c *cluster, d *load, cell int) (restart func()) {
 }
 
 func TestNothingIsLostWhenLeadersOfPatroniHandOverAndAreKilled(t *testing.T) {
+	inLongForm(t)
 	t.Parallel()
 	runScenario(t, patroniCells(killLeader), 1, 20)
 }

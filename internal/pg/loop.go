@@ -140,7 +140,12 @@ func pauseUntil(ctx context.Context, d time.Duration, wakes <-chan struct{}) boo
 	return true
 }
 
-// Jittered returns d, give or take a quarter, so that the loops of many processes do not ask at the same time.
+// phase is when this process began to count time in Jittered: another one in each process.
+var phase = time.Now().Add(-rand.N(time.Hour)) //nolint:gosec // jitter, no secret
+
+// Jittered returns d, give or take a quarter, so that the loops of many processes do not ask at the same time. Those of one process that
+// pause for the same time do: an idle process wakes up less often then, which is most of what it costs.
 func Jittered(d time.Duration) time.Duration {
-	return d*3/4 + rand.N(d/2+1) //nolint:gosec // jitter, no secret
+	earliest, step := d*3/4, max(d/2, 1)
+	return earliest + step - (time.Since(phase)+earliest)%step
 }

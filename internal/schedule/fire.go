@@ -77,7 +77,7 @@ func (s *Service) fireAll(ctx context.Context) error {
 	return errors.Join(inTime, err)
 }
 
-// untilDue returns how long nothing is due as far as is known, PollInterval at most.
+// untilDue returns how long nothing is due as far as is known, about PollInterval at most.
 func (s *Service) untilDue(ctx context.Context) time.Duration {
 	// Those whose time has come are forgotten.
 	maps.DeleteFunc(s.postponed, func(_ int64, until time.Time) bool { return !time.Now().Before(until) })
@@ -94,9 +94,9 @@ func (s *Service) untilDue(ctx context.Context) time.Duration {
 	err := s.loops.QueryRow(ctx, `select agent_service.next_due()`).Scan(&wait)
 	s.isNoneDue = err == nil && (wait == nil || *wait > s.cfg.PollInterval)
 	if err != nil || wait == nil {
-		return s.cfg.PollInterval
+		return pg.Jittered(s.cfg.PollInterval)
 	}
-	return max(minPause, min(*wait, s.cfg.PollInterval))
+	return max(minPause, min(*wait, pg.Jittered(s.cfg.PollInterval)))
 }
 
 // fire fires schedules that are due and returns their ids: of up to fireBatch those that are in time, as nearly all are, in one short transaction, and then

@@ -240,7 +240,7 @@ func (s *Service) untilDue(ctx context.Context) time.Duration {
 	err := s.loops.QueryRow(ctx, `select agent_service.next_publication()`).Scan(&next)
 	s.isNoneDue = err == nil && (next == nil || *next > s.cfg.PollInterval)
 	if err != nil || next == nil {
-		return s.cfg.PollInterval
+		return pg.Jittered(s.cfg.PollInterval)
 	}
-	return min(max(*next, 0), s.cfg.PollInterval)
+	return min(max(*next, 0), pg.Jittered(s.cfg.PollInterval))
 }

@@ -161,7 +161,7 @@ func (r *router) untilDue(context.Context) time.Duration {
 	if wait := time.Until(r.restsUntil); wait > 0 {
 		return wait
 	}
-	return min(r.svc.cfg.PollInterval, renewAfter)
+	return pg.Jittered(min(r.svc.cfg.PollInterval, renewAfter))
 }
 
 // release ends the lease, so that another process goes on at once.

@@ -216,7 +216,7 @@ func (s *Service) watchSubscriptions(ctx context.Context) error {
 	pg.Worked(ctx)
 	head := s.tail.reach()
 	states, expiresAfter, err := s.subscriptionStates(ctx, names)
-	pause := s.cfg.PollInterval
+	pause := pg.Jittered(s.cfg.PollInterval)
 	if expiresAfter > 0 {
 		pause = min(pause, expiresAfter/4)
 	}
