@@ -246,16 +246,3 @@ func TestCarelessServerIsSaidInEveryOutput(t *testing.T) {
 		}
 	}
 }
-
-func TestTicksAreRound(t *testing.T) {
-	t.Parallel()
-	for top, want := range map[float64]string{5.2: "0 1 2 3 4 5 6", 1234: "0 500 1000 1500", 0.9: "0 0.2 0.4 0.6 0.8 1"} {
-		var labels []string
-		for _, tick := range ticksUpTo(top) {
-			labels = append(labels, tick.Label)
-		}
-		if got := strings.Join(labels, " "); got != want {
-			t.Errorf("up to %g: %s", top, got)
-		}
-	}
-}

@@ -1,4 +1,4 @@
-// Package report gathers measurements, judges them by bars, and writes them as text, Markdown, JSON and charts.
+// Package report gathers measurements, judges them by bars, and writes them as text, Markdown and JSON.
 package report
 
 import (
@@ -26,7 +26,7 @@ type Report struct {
 	Rounds    int            `json:"rounds"`
 	Duration  string         `json:"duration,omitempty"` // of one run of a part
 	Parts     []Part         `json:"parts"`
-	Results   []*Result      `json:"results"` // every measured run, with values that only tables and charts show
+	Results   []*Result      `json:"results"` // every measured run, with values that only tables show
 	Numbers   []*Number      `json:"numbers"` // every value by round
 	Ratios    []*Ratio       `json:"ratios"`
 	Tables    []Table        `json:"tables,omitempty"` // of a workload that was run alone, and puts its results side by side
@@ -71,12 +71,6 @@ type Result struct {
 	Balance     *load.Balance           `json:"balance,omitempty"`
 	Series      []Second                `json:"series,omitempty"`
 	Values      map[string]float64      `json:"values,omitempty"` // those that only this workload measures; the unit ends the name
-
-	// For charts: the parameter in which the part's results differ, the curve that the result belongs to, and when something changed.
-	X     float64   `json:"-"`
-	Axis  string    `json:"-"`
-	Curve string    `json:"-"`
-	Marks []float64 `json:"-"`
 }
 
 // CPU is the processor time that an event costs, in microseconds, and the server's memory at the end.
@@ -203,7 +197,7 @@ func (r *Report) Broken() (err error) {
 	return err
 }
 
-// Write writes report.json, report.md and the charts to a folder, which is made.
+// Write writes report.json and report.md to a folder, which is made.
 func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // reports are for everyone
 		return fmt.Errorf("writing the report: %w", err)
@@ -219,7 +213,7 @@ func (r *Report) Write(dir string) error {
 			return fmt.Errorf("writing the report: %w", err)
 		}
 	}
-	return r.writeCharts(dir)
+	return nil
 }
 
 func (r *Result) errors() (n int64) {

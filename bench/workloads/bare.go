@@ -275,7 +275,7 @@ func (w *Bare) run(ctx context.Context, s *session) error {
 			}
 		}
 	}
-	for i, kind := range loads {
+	for _, kind := range loads {
 		for _, l := range kind[1:] {
 			s.compare(l.label+": server over the bare handler", l.serverCost()/kind[0].serverCost())
 		}
@@ -289,7 +289,6 @@ func (w *Bare) run(ctx context.Context, s *session) error {
 					return err
 				}
 			}
-			result.X, result.Axis = float64(i), "load"
 			s.add(result)
 		}
 	}

@@ -113,7 +113,6 @@ func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*r
 	}}
 	result, err := s.measure(ctx, measurement{label: plural(n, "claimer"), server: srv, clients: []clients{claimers, feeders}, duration: w.Duration})
 	if result != nil {
-		result.X, result.Axis = float64(n), "claimers"
 	}
 	return result, err
 }

@@ -33,7 +33,6 @@ type variant struct {
 	clients *load.Clients
 	sql     []*pgx.Conn // one for each client
 	samples map[string]*sample
-	x       float64                   // the parameter that the variants differ in, for charts
 	pages   map[string]load.Histogram // of /queues and /metrics
 	errors  map[string]int64
 }
@@ -216,7 +215,6 @@ func (c *comparison) conclude(ctx context.Context, v *variant) error {
 			Label: v.label + ", " + mode.name, Latency: latencies(sample.counts),
 			Errors: sample.counts.Errors, EmptyClaims: sample.counts.EmptyClaims,
 			Values: map[string]float64{"claims_per_s": claimed / sample.took.Seconds(), "claimed": claimed},
-			X:      v.x, Axis: "events waiting", Curve: mode.name,
 		})
 		if v != first {
 			// The median of the rounds' ratios, so that a round which something else disturbed does not decide.

@@ -28,7 +28,6 @@ func (w *Depth) run(ctx context.Context, s *session) error {
 	defer c.close(ctx)
 	for _, n := range w.Backlog {
 		if err := c.addVariant(ctx, fmt.Sprintf("%d waiting", n), func(v *variant) error {
-			v.x = float64(max(n, 1))
 			return s.load(ctx, v.server, readyStatement, v.queue, n, v.clients.Account)
 		}); err != nil {
 			return err

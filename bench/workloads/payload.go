@@ -45,7 +45,6 @@ func (w *Payload) run(ctx context.Context, s *session) error {
 			if err != nil {
 				return err
 			}
-			result.X, result.Axis, result.Curve = float64(size), "bytes of an event", mode.label
 			s.add(result)
 			if err := w.stepsAlone(ctx, s, srv, result, mode.clients, mode.batch); err != nil {
 				return err

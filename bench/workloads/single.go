@@ -46,7 +46,6 @@ func (w *Single) run(ctx context.Context, s *session) error {
 		if err != nil {
 			return err
 		}
-		result.X, result.Axis = float64(n), "connections"
 		s.add(result)
 	}
 	return nil
@@ -116,7 +115,6 @@ func (w *Batch) run(ctx context.Context, s *session) error {
 			if err != nil {
 				return err
 			}
-			result.X, result.Axis, result.Curve = float64(size), "events in each request", plural(n, "connection")
 			s.add(result)
 		}
 	}

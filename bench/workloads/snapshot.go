@@ -110,7 +110,6 @@ type phase struct {
 
 // comparePhases compares the phases of a series with the first one. The marks of the series are where the second one begins and ends.
 func (s *session) comparePhases(result *report.Result, phases []phase) {
-	result.Marks = []float64{phases[1].from, phases[1].to}
 	var before float64
 	for i, phase := range phases {
 		var events, seconds, last float64
