@@ -161,14 +161,15 @@ func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 
 func TestCallsThatNeverReachedTheServerAreRepeated(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := listener.Addr().String()
-	_ = listener.Close() // nobody is there
-	tried := make(chan struct{}, 100)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"id":7}`) }))
+	t.Cleanup(srv.Close)
+	tried, isThere := make(chan struct{}, 100), make(chan struct{})
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		select {
+		case <-isThere:
+		default:
+			addr = "127.0.0.1:1" // a port that nobody uses any more
+		}
 		select {
 		case tried <- struct{}{}:
 		default:
@@ -176,7 +177,7 @@ func TestCallsThatNeverReachedTheServerAreRepeated(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
-	c := newClient(t, Config{URL: "http://" + addr, HTTPClient: &http.Client{Transport: transport}, RetryFor: waitTimeout})
+	c := newClient(t, Config{URL: srv.URL, HTTPClient: &http.Client{Transport: transport}, RetryFor: waitTimeout})
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Requeue(soon(t), 1)
@@ -185,12 +186,7 @@ func TestCallsThatNeverReachedTheServerAreRepeated(t *testing.T) {
 	for range 3 {
 		<-tried
 	}
-	if listener, err = net.Listen("tcp", addr); err != nil {
-		t.Skipf("somebody else has taken the port: %v", err)
-	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"id":7}`) })}
-	go func() { _ = srv.Serve(listener) }()
-	t.Cleanup(func() { _ = srv.Close() })
+	close(isThere)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

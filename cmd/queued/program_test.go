@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/queued/queued/internal/gatewaytest"
 	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/porttest"
 )
 
 // waitTimeout bounds every wait of a test. It is long, for a busy machine and the race detector.
@@ -255,12 +256,7 @@ func (p *program) stop() {
 // closedAddress returns an address on which nothing listens.
 func closedAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = listener.Close()
-	return listener.Addr().String()
+	return "127.0.0.1:" + strconv.Itoa(porttest.Free(t))
 }
 
 // answer is a response.

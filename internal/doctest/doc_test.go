@@ -5,7 +5,6 @@ package doctest
 import (
 	"flag"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -14,11 +13,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/porttest"
 )
 
 var (
@@ -196,14 +197,7 @@ func portsOf(t *testing.T, p *page, servers map[string]string) map[string]string
 				if ports[found[1]] != "" {
 					continue
 				}
-				listener, err := net.Listen("tcp", "127.0.0.1:0")
-				if err != nil {
-					t.Fatal(err)
-				}
-				ports[found[1]] = portOf(listener.Addr().String())
-				if err := listener.Close(); err != nil {
-					t.Fatal(err)
-				}
+				ports[found[1]] = strconv.Itoa(porttest.Free(t))
 			}
 		}
 	}

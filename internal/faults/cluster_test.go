@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/porttest"
 )
 
 // patroniPassword is that of every role of a cluster.
@@ -37,13 +39,13 @@ type etcd struct {
 func startEtcd(t *testing.T) *etcd {
 	t.Helper()
 	program := needProgram(t, "etcd", "etcd-server")
-	e := &etcd{port: freePort(t)}
+	e := &etcd{port: porttest.Free(t)}
 	var err error
 	if e.user, err = findServerUser(); err != nil {
 		t.Fatal(err)
 	}
 	dir := e.user.directory(t, "")
-	here, peers := "http://127.0.0.1:"+strconv.Itoa(e.port), "http://127.0.0.1:"+strconv.Itoa(freePort(t))
+	here, peers := "http://127.0.0.1:"+strconv.Itoa(e.port), "http://127.0.0.1:"+strconv.Itoa(porttest.Free(t))
 	log := filepath.Join(dir, "log")
 	cmd := e.user.command(context.Background(), nil, program, "--data-dir", filepath.Join(dir, "data"), "--unsafe-no-fsync", // no fault is etcd's own
 		"--listen-client-urls", here, "--advertise-client-urls", here, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
@@ -106,7 +108,7 @@ func startCluster(t *testing.T, store *etcd, scope string, members int) *cluster
 	c := &cluster{t: t, scope: scope}
 	shipped := filepath.Join(root(t), "deploy", "patroni")
 	for i := range members {
-		m := &member{t: t, name: fmt.Sprintf("%s-%c", scope, 'a'+i), user: store.user, port: freePort(t), api: freePort(t), program: program}
+		m := &member{t: t, name: fmt.Sprintf("%s-%c", scope, 'a'+i), user: store.user, port: porttest.Free(t), api: porttest.Free(t), program: program}
 		m.dir = m.user.directory(t, "")
 		m.settings = filepath.Join(m.dir, "settings")
 		scripts := filepath.Join(m.dir, "scripts")

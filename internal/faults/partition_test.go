@@ -12,6 +12,8 @@ import (
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/porttest"
 )
 
 // transactionResent is the broken build of this file.
@@ -46,7 +48,7 @@ func newLink(t *testing.T, server *Server) *link {
 func newLinkTo(t *testing.T, name, address string) *link {
 	t.Helper()
 	control := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
-	proxy := toxiproxy.NewProxy(control, name, fmt.Sprintf("127.0.0.1:%d", freePort(t)), address)
+	proxy := toxiproxy.NewProxy(control, name, fmt.Sprintf("127.0.0.1:%d", porttest.Free(t)), address)
 	if err := proxy.Start(); err != nil {
 		t.Fatal(err)
 	}

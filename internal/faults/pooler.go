@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/porttest"
 )
 
 // Pooler is a PgBouncer in front of a server.
@@ -34,7 +36,7 @@ func StartPooler(t *testing.T, server *Server, mode string, settings ...string) 
 			t.Fatal("this test needs PgBouncer (for example `apt-get install pgbouncer`)")
 		}
 	}
-	p := &Pooler{Port: freePort(t)}
+	p := &Pooler{Port: porttest.Free(t)}
 	dir := server.user.directory(t, "")
 	users := filepath.Join(dir, "users.txt")
 	config := filepath.Join(dir, "pgbouncer.ini")

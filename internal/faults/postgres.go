@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/porttest"
 )
 
 const (
@@ -111,7 +112,7 @@ func (s *Server) copyTemplate() {
 
 func newServer(t *testing.T, cfg Config) *Server {
 	t.Helper()
-	s := &Server{t: t, Port: freePort(t), environ: cfg.Environ, settings: map[string]string{
+	s := &Server{t: t, Port: porttest.Free(t), environ: cfg.Environ, settings: map[string]string{
 		"max_connections":             "200",
 		"wal_level":                   "replica",
 		"max_wal_senders":             "10",
@@ -146,17 +147,6 @@ func newServer(t *testing.T, cfg Config) *Server {
 		}
 	})
 	return s
-}
-
-// freePort returns a TCP port that nobody listens on.
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // run runs one of PostgreSQL's programs, which must succeed.

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queued/queued/internal/porttest"
 )
 
 // build is a program under test: that of this repository, or one that is broken on purpose.
@@ -183,7 +185,7 @@ func startProgram(t *testing.T, program, databaseURL string, environ ...string) 
 func startCommand(t *testing.T, program, command string, environ ...string) *queued {
 	t.Helper()
 	q := &queued{
-		t: t, program: program, command: command, addr: "127.0.0.1:" + strconv.Itoa(freePort(t)), log: filepath.Join(t.TempDir(), "queued.log"),
+		t: t, program: program, command: command, addr: "127.0.0.1:" + strconv.Itoa(porttest.Free(t)), log: filepath.Join(t.TempDir(), "queued.log"),
 		environ: append([]string{"QUEUED_LOG_FORMAT=json"}, environ...),
 	}
 	q.start()

@@ -1,0 +1,7 @@
+//go:build !unix
+
+package porttest
+
+import "testing"
+
+func hold(testing.TB, string) bool { return true }
