@@ -118,8 +118,6 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 		MaxBody:        c.MaxBody,
 		MaxBatchBody:   c.MaxBatchBody,
 		MaxBodyMemory:  c.MaxBodyMemory,
-		MaxBatch:       c.MaxBatch,
-		MaxDepth:       c.MaxDepth,
 		Tracer:         tracer,
 		LogAll:         c.AccessLog == "all",
 		HidePayloads:   c.UIPayloads == "hidden",

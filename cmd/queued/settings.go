@@ -128,8 +128,6 @@ type limitSettings struct {
 	MaxBody        int64         `type:"size" max:"256MiB" default:"1MiB"`
 	MaxBatchBody   int64         `type:"size" max:"1GiB" default:"8MiB"`
 	MaxBodyMemory  int64         `type:"size" max:"1024GiB" unset:"128MiB, or twice the largest body where that is more"`
-	MaxBatch       int           `type:"count" min:"1" max:"1000" default:"1000"`
-	MaxDepth       int           `type:"count" min:"1" max:"1000" default:"64"`
 	RequestTimeout time.Duration `type:"duration" max:"24h" default:"15s"`
 	MaxPending     int64         `type:"size" max:"64GiB" default:"64MiB"`
 	QueryTimeout   time.Duration `type:"duration" max:"24h" default:"5s"`
@@ -207,8 +205,6 @@ var settingHelp = map[string]string{
 	"max-batch-body": "The largest body of a batch, up to 1GiB.",
 	"max-body-memory": "How much memory the bodies of all requests in progress may take together, at least twice the largest body, up to 1024GiB; beyond it requests are answered 503 overloaded. " +
 		"Webhooks that have not proved who sent them may take an eighth of it.",
-	"max-batch":       "The most elements of one batch, up to 1000.",
-	"max-depth":       "How deep the JSON of a body may be nested, up to 1000 levels.",
 	"request-timeout": "How long a request may take once it has been read, besides the wait of a claim or a read and streams, up to 24h; then it is answered 503.",
 	"max-pending":     "How much may wait to be written to the database, up to 64GiB; beyond it calls are answered 503 overloaded at once.",
 	"query-timeout":   "How long a listing, a count or a search of history may take, up to 24h.",

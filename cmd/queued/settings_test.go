@@ -59,7 +59,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		},
 		queueSettings: queueSettings{Queues: "any", MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
 		limitSettings: limitSettings{
-			MaxBody: 1 << 20, MaxBatchBody: 8 << 20, MaxBatch: 1000, MaxDepth: 64, QueryTimeout: 5 * time.Second,
+			MaxBody: 1 << 20, MaxBatchBody: 8 << 20, QueryTimeout: 5 * time.Second,
 			RequestTimeout: 15 * time.Second, MaxPending: 64 << 20,
 		},
 		logSettings: logSettings{LogLevel: "info", LogFormat: "auto"},
@@ -77,7 +77,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		"queues": "declared", "max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
 		"push-allow": "10.1.0.0/16, billing.internal,*.svc.cluster.local",
-		"max-body":   "64KiB", "max-batch-body": "2097152", "max-body-memory": "32MiB", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
+		"max-body":   "64KiB", "max-batch-body": "2097152", "max-body-memory": "32MiB", "query-timeout": "250ms",
 		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "access-log": "all", "ui-payloads": "hidden", "audit-retention": "50h", "log-level": "DEBUG", "log-format": "json",
 	}
 	secrets := map[string]string{
@@ -102,7 +102,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		},
 		pushSettings: pushSettings{PushAllow: "10.1.0.0/16,billing.internal,*.svc.cluster.local", PushProxy: secrets["push-proxy"]},
 		limitSettings: limitSettings{
-			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBodyMemory: 32 << 20, MaxBatch: 10, MaxDepth: 9, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
+			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBodyMemory: 32 << 20, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
 			RequestTimeout: 4 * time.Second, MaxPending: 2 << 20,
 		},
 		logSettings: logSettings{LogLevel: "debug", LogFormat: "json"},
@@ -188,14 +188,14 @@ func TestWrongSettingsOfTheGatewayAreReported(t *testing.T) {
 
 func TestFlagWinsOverVariable(t *testing.T) {
 	t.Parallel()
-	g, reader := parse(t, []string{"serve", "--max-attempts", "5"}, []string{"QUEUED_MAX_ATTEMPTS=9", "QUEUED_MAX_BATCH=8"})
+	g, reader := parse(t, []string{"serve", "--max-attempts", "5"}, []string{"QUEUED_MAX_ATTEMPTS=9", "QUEUED_MAX_CONNS=8"})
 	if got := g.Serve.MaxAttempts; got != 5 {
 		t.Errorf("max attempts %d, want the flag's 5", got)
 	}
 	if got := reader.name("max-attempts"); got != "--max-attempts" {
 		t.Errorf("its name is %s, want the flag", got)
 	}
-	if got := reader.name("max-batch"); got != "QUEUED_MAX_BATCH" {
+	if got := reader.name("max-conns"); got != "QUEUED_MAX_CONNS" {
 		t.Errorf("its name is %s, want the variable", got)
 	}
 }
@@ -236,8 +236,6 @@ func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 		{"max-attempts", "3.5", `got "3.5"; takes a whole number from 1 to 2147483647`},
 		{"max-attempts", "99999999999999999999", `got "99999999999999999999"; takes a whole number from 1 to 2147483647`},
 		{"max-conns", "1", `got "1"; takes a whole number from 2 to 10000`},
-		{"max-batch", "1001", `got "1001"; takes a whole number from 1 to 1000`},
-		{"max-depth", "-1", `got "-1"; takes a whole number from 1 to 1000`},
 		{"max-body", "1MB", `got "1MB"; takes a number of bytes such as "65536", "512KiB" or "4MiB", up to 256MiB`},
 		{"max-body", "0", `got "0"; takes a number of bytes such as "65536", "512KiB" or "4MiB", up to 256MiB`},
 		{"max-body", "9223372036854775807KiB", `got "9223372036854775807KiB"; takes a number of bytes such as "65536", "512KiB" or "4MiB", up to 256MiB`},
@@ -299,11 +297,11 @@ func TestEmptyFlagIsRefused(t *testing.T) {
 
 func TestAllWrongSettingsAreReportedTogether(t *testing.T) {
 	t.Parallel()
-	code, _, stderr := runHere(t, []string{"serve", "--max-batch=none"}, []string{"QUEUED_LISTEN=here", "QUEUED_QUERY_TIMEOUT=5"})
+	code, _, stderr := runHere(t, []string{"serve", "--max-conns=none"}, []string{"QUEUED_LISTEN=here", "QUEUED_QUERY_TIMEOUT=5"})
 	if code != exitUsage {
 		t.Errorf("exit code %d, want %d", code, exitUsage)
 	}
-	for _, want := range []string{"3 settings are wrong", "\n  --max-batch: ", "\n  QUEUED_LISTEN: ", "\n  QUEUED_QUERY_TIMEOUT: "} {
+	for _, want := range []string{"3 settings are wrong", "\n  --max-conns: ", "\n  QUEUED_LISTEN: ", "\n  QUEUED_QUERY_TIMEOUT: "} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("%q does not contain %q", stderr, want)
 		}

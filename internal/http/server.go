@@ -52,8 +52,8 @@ type Config struct {
 	MaxBody        int64 // bytes of a body, and of one event however it comes; zero: 1 MiB
 	MaxBatchBody   int64 // bytes of the body of POST /events/batch; zero: 8 MiB
 	MaxBodyMemory  int64 // bytes that the bodies of all requests may take together, see body.Config; zero: 128 MiB, or more for the largest bodies
-	MaxBatch       int   // elements of a batch; zero, or beyond the queue's limit: queue.MaxBatch
-	MaxDepth       int   // how deeply an event may be nested, itself included; zero: 64
+	MaxBatch       int   // elements of a batch, for tests; zero: queue.MaxBatch, what a statement writes at once
+	MaxDepth       int   // how deeply an event may be nested, itself included, for tests; zero: 64, deeper than any event that people write
 	LogAll         bool  // log every request at info; false: successful busy calls at debug
 	// HidePayloads has the pages at /ui/ show events without payloads, metadata, results and raw bodies.
 	HidePayloads bool
@@ -71,7 +71,7 @@ func (c Config) withDefaults() Config {
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
 	c.MaxBody = cmp.Or(c.MaxBody, 1<<20)
 	c.MaxBatchBody = cmp.Or(c.MaxBatchBody, 8<<20)
-	c.MaxBatch = min(cmp.Or(c.MaxBatch, queue.MaxBatch), queue.MaxBatch)
+	c.MaxBatch = cmp.Or(c.MaxBatch, queue.MaxBatch)
 	c.MaxDepth = cmp.Or(c.MaxDepth, 64)
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
