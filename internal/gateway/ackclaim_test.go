@@ -229,7 +229,7 @@ func TestClaimsWithAcksAskTheCellsOfASpreadQueueInTurn(t *testing.T) {
 	}
 }
 
-func TestAcksAreDoneBeforeTheirClaimWaits(t *testing.T) {
+func TestAcksAreDoneOnTheirCellsBeforeTheirClaimWaits(t *testing.T) {
 	t.Parallel()
 	e, cells := ackingCells(t, nil)
 	result := strings.Repeat("x", 200<<10)

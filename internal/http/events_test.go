@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -351,7 +350,7 @@ type historyStatsResponseSeen struct {
 	} `json:"buckets"`
 }
 
-func TestRequeuedCopyNamesItsOriginal(t *testing.T) {
+func TestRequeueLeadsToTheCopy(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insert(`{"n":1}`)
@@ -546,38 +545,6 @@ func TestEachEventOfABatchHasItsOwnKey(t *testing.T) {
 	}
 	if string(h.get(mixed[0]).Event) != `{"n":3}` || string(h.get(mixed[2]).Event) != `{"n":4}` {
 		t.Error("the ids are not in the order of the events")
-	}
-}
-
-func TestConcurrentInsertsUnderOneKeyInsertOneEvent(t *testing.T) {
-	t.Parallel()
-	h := setup(t)
-	for round := range 20 {
-		answers := make([]answer, 20)
-		var posts sync.WaitGroup
-		for i := range answers {
-			posts.Go(func() {
-				answers[i] = h.with("Idempotency-Key", fmt.Sprintf("round-%d", round)).try("POST", "/events", fmt.Sprintf(`{"round":%d}`, round))
-			})
-		}
-		posts.Wait()
-		first := 0
-		for _, got := range answers {
-			if got.status == 201 {
-				first++
-			} else {
-				got.want(200)
-			}
-			if got.body != answers[0].body {
-				t.Fatalf("round %d: got %s and %s", round, got.body, answers[0].body)
-			}
-		}
-		if first != 1 {
-			t.Errorf("round %d: %d inserts were not deduplicated, want one", round, first)
-		}
-	}
-	if n := h.count("select count(*) from agent.event"); n != 20 {
-		t.Errorf("there are %d events, want 20", n)
 	}
 }
 

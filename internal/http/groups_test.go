@@ -281,7 +281,7 @@ func TestGroupsInOrderTakeNoDelayAndStopWhereThePolicySaysSo(t *testing.T) {
 	h.try("PUT", "/queues/q", `{"delay":"1s","flow":{"order":true}}`).wantProblem(problem.ValidationFailed)
 }
 
-func TestANackHoldsTheGroupOfItsEvent(t *testing.T) {
+func TestNackTakesAHoldOfItsGroup(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for _, group := range []string{"ada", "ada", "bob"} {

@@ -432,7 +432,7 @@ func TestUnclaimedJobHasNoAttemptTimes(t *testing.T) {
 	}
 }
 
-func TestNackThatIsNotRetryableFailsTheEvent(t *testing.T) {
+func TestNackSaysThatTheEventHasFailed(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for fields, want := range map[string]bool{
@@ -460,21 +460,6 @@ func TestNackThatIsNotRetryableFailsTheEvent(t *testing.T) {
 	h.nack(e, `,"retryable":true`)
 	if got := h.get(e.ID); got.State != "ready" {
 		t.Errorf("a job with a retryable nack is %+v", got)
-	}
-}
-
-func TestNackOnTheLastAttemptFailsTheEvent(t *testing.T) {
-	t.Parallel()
-	h := setup(t)
-	id := h.insertWith("max_attempts=2")
-	if got := decode[seenEvent](h.nack(h.claimOne(), `,"error":"first"`)); got.Outcome != "" {
-		t.Errorf("the first nack: %+v", got)
-	}
-	if got := decode[seenEvent](h.nack(h.claimOneBy(`{"max_attempts":1}`), `,"error":"second"`)); got.Outcome != "failed" {
-		t.Errorf("the last nack: %+v", got)
-	}
-	if e := h.get(id); e.Outcome != "failed" || *e.ErrorCount != 2 || *e.LastError != "second" || e.Retryable == nil || !*e.Retryable {
-		t.Errorf("the job is %+v", e)
 	}
 }
 

@@ -67,7 +67,7 @@ func insertUntil(t *testing.T, s *queue.Service, limit time.Duration) (int64, ti
 	}
 }
 
-func TestIDsAreNotReusedAfterAsynchronousFailover(t *testing.T) {
+func TestIDsMoveOnAfterAFailover(t *testing.T) {
 	t.Parallel()
 	for _, way := range []string{"service", "sql"} {
 		t.Run(way, func(t *testing.T) {
