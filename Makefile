@@ -41,13 +41,15 @@ build: ## Build bin/queued, static
 test: test-plain test-client test-timescale ## Test: every package on plain PostgreSQL, then with TimescaleDB what that can change (needs Docker)
 
 .PHONY: test-all
-test-all: test-race test-gateway test-faults test-bench $(if $(CHROMIUM),test-browser) ## After make test, the rest of what CI tests: races, gateways, faults, the bench, pages in a browser
+test-all: test-race test-gateway test-faults $(if $(CHROMIUM),test-browser) ## After make test, the rest of what CI tests: races, gateways, faults, pages in a browser
 
 NIGHTLY := nightly-plain nightly-timescale nightly-gateways nightly-rest nightly-faults
 .PHONY: test-nightly $(NIGHTLY)
 test-nightly: $(NIGHTLY) ## Everything, for hours: all tests on both flavours and with the race detector, all gateways, fuzzing, all faults for long
 $(NIGHTLY): export QUEUED_TEST_NIGHTLY = 1
-nightly-plain: export GORACE = atexit_sleep_ms=50 # a program with the race detector sleeps for a second before it ends, and the tests run hundreds
+# A program with the race detector sleeps for a second before it ends, and the tests run hundreds
+nightly-plain: export GORACE = atexit_sleep_ms=50
+nightly-plain: export CGO_ENABLED = 1
 nightly-plain:
 	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour plain -- $(call gotest,./...,-race -vet=off -shuffle=on -parallel 4 -timeout 2h $(ARGS))
 nightly-timescale:
@@ -55,7 +57,7 @@ nightly-timescale:
 nightly-gateways:
 	@$(MAKE) test-gateway CELLS='1 3' SHORT=
 nightly-rest: image
-	@$(MAKE) test-client test-bench test-browser fuzz smoke RACE=-race
+	@$(MAKE) test-client test-bench test-browser fuzz smoke builds RACE=-race
 nightly-faults: faults
 
 .PHONY: test-plain
@@ -78,6 +80,7 @@ RACE_PACKAGES := ./internal/access ./internal/cell ./internal/clienttest ./inter
 RACE_LARGE := ./internal/http ./internal/queue ./internal/schedule ./internal/topic
 RACE_TESTS := Wait|Stream|Concurren|Together|AtOnce|Drain|Stop|Race|SameTime|Beside|Meanwhile|Shared|Cache|Several|Kill|Late
 .PHONY: test-race
+test-race: export CGO_ENABLED = 1
 test-race: ## Test with the race detector, where goroutines share memory
 	@$(PGTEST) -flavour plain -- $(call gotest,$(RACE_PACKAGES),-race -vet=off -shuffle=on -parallel 4 -timeout 25m)
 	@$(PGTEST) -flavour plain -- $(call gotest,$(RACE_LARGE),-race -vet=off -shuffle=on -parallel 4 -timeout 25m -run '$(RACE_TESTS)')
@@ -130,22 +133,19 @@ fuzz: ## Fuzz each decoder for FUZZTIME (30s)
 	@for package in ./client ./internal/cloudevents ./internal/egress ./internal/http ./internal/match ./internal/schedule; do for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
 		go test -C $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
-# What the program is built for. Systems differ in what compiles, architectures do not, so check reads the code once for each system that the tests do
-# not run on, tests included.
 TARGETS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
-CHECKED_TARGETS := darwin/arm64 windows/amd64
-
 .PHONY: builds
-builds: ## Build for every system and architecture, and keep nothing
+builds: ## Build for every system and architecture, and keep nothing; the tests are compiled for those systems that they do not run on
 	@for target in $(TARGETS); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -o /dev/null ./cmd/queued || \
 		{ echo "$$target: the build has failed"; exit 1; }; done
+	@for system in darwin windows; do GOOS=$$system go vet ./... || { echo "$$system: see above"; exit 1; }; done
 
 # All modules at once, as a workspace, so that what they share is read once
 LINT = lint=$$($(TOOL) -n golangci-lint); work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; export GOWORK=$$work/go.work; \
 	go work init . bench client e2e; $$lint run ./... ./bench/... ./client/... ./e2e/...
 
 .PHONY: check
-check: ## Lint, formatting, modules, functions that nothing calls, types on other systems, alerts (with promtool): what CI runs beside the tests
+check: ## Lint, formatting, modules, functions that nothing calls, alerts (with promtool): what CI runs beside the tests
 	@$(LINT)
 	@$(TOOL) golangci-lint fmt --diff
 	@go mod tidy -diff
@@ -153,10 +153,7 @@ check: ## Lint, formatting, modules, functions that nothing calls, types on othe
 	@cd e2e && go mod tidy -diff
 	@cd client && go mod tidy -diff
 	@go mod verify >/dev/null
-	@deadcode=$$($(TOOL) -n deadcode); \
-		uncalled=$$($$deadcode -test ./...); if [ -n "$$uncalled" ]; then echo "$$uncalled"; exit 1; fi; \
-		for target in $(CHECKED_TARGETS); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} $$deadcode -test ./... >/dev/null || \
-		{ echo "$$target: see above"; exit 1; }; done
+	@uncalled=$$($(TOOL) deadcode -test ./...); if [ -n "$$uncalled" ]; then echo "$$uncalled"; exit 1; fi
 	@if command -v promtool >/dev/null; then promtool check rules deploy/prometheus/alerts.yml >/dev/null && promtool test rules deploy/prometheus/alerts_test.yml >/dev/null || \
 		{ promtool test rules deploy/prometheus/alerts_test.yml; exit 1; }; fi
 	@diff <(sed -n '/^FROM scratch/,$$p' build/queued/Dockerfile) <(sed -n '/^FROM scratch/,$$p' build/queued/Dockerfile.program)

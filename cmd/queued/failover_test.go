@@ -75,7 +75,7 @@ func TestStopIsBoundedWhileTheDatabaseHangs(t *testing.T) {
 	if code := p.wait(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
-	const slack = 5 * time.Second // for a busy machine
+	const slack = 30 * time.Second // for a busy machine
 	took := time.Since(told)
 	t.Logf("it ended after %s", took)
 	if took > 5*time.Second+closeTimeout+slack {

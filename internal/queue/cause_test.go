@@ -54,7 +54,7 @@ func TestCauseIsShortWhateverTheError(t *testing.T) {
 		if len(got) > maxCause+len("…") || utf8.ValidString(text) && !utf8.ValidString(got) {
 			t.Errorf("%s: got %d bytes: %q", name, len(got), got)
 		}
-		if took := time.Since(started); took > 5*time.Second {
+		if took := time.Since(started); took > 30*time.Second {
 			t.Errorf("%s: took %s", name, took)
 		}
 	}

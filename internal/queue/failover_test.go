@@ -118,17 +118,17 @@ func TestServiceRecoversSoonAfterPrimaryIsFrozen(t *testing.T) {
 	}()
 	time.Sleep(time.Second) //nolint:forbidigo // as long as a failover manager may take
 	pair.Failover()
-	_, took := insertUntil(t, s, time.Minute)
+	_, took := insertUntil(t, s, waitLimit)
 	t.Logf("back after %s", took)
-	if took > 10*time.Second {
-		t.Errorf("back %s after the promotion, want 10 s at most", took)
+	if took > waitLimit/2 { // some seconds, on a machine that is not busy
+		t.Errorf("back %s after the promotion", took)
 	}
 	if err := <-inserted; err != nil && !errors.Is(err, queue.ErrUnavailable) {
 		t.Errorf("the call that was running: %v", err)
 	}
 	start := time.Now()
 	for !s.Server().IsListening {
-		if time.Since(start) > 20*time.Second {
+		if time.Since(start) > waitLimit {
 			t.Fatal("the listener has not reconnected")
 		}
 		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // as above
@@ -145,8 +145,8 @@ func TestServiceReconnectsWhenPrimaryBecomesReadOnly(t *testing.T) {
 	old.Set("default_transaction_read_only", "on") // its sessions stay open
 	_, took := insertUntil(t, s, time.Minute)
 	t.Logf("back after %s", took)
-	if took > 5*time.Second {
-		t.Errorf("back after %s, want 5 s at most", took)
+	if took > waitLimit/2 { // as above
+		t.Errorf("back after %s", took)
 	}
 	if err := s.CheckReady(t.Context()); err != nil {
 		t.Errorf("not ready: %v", err)

@@ -10,7 +10,7 @@ import (
 )
 
 // waitLimit bounds the wait for a condition, on a busy machine.
-const waitLimit = time.Minute
+const waitLimit = 2 * time.Minute
 
 // eventually waits until a condition holds that no signal announces, and fails the test after waitLimit.
 func eventually(t *testing.T, what string, holds func() bool) {
