@@ -111,10 +111,7 @@ func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*r
 			c.Ack(ctx, leases[0])
 		}
 	}}
-	result, err := s.measure(ctx, measurement{label: plural(n, "claimer"), server: srv, clients: []clients{claimers, feeders}, duration: w.Duration})
-	if result != nil {
-	}
-	return result, err
+	return s.measure(ctx, measurement{label: plural(n, "claimer"), server: srv, clients: []clients{claimers, feeders}, duration: w.Duration})
 }
 
 // waits are clients each of whose claims wait for as long as they may.
