@@ -69,7 +69,7 @@ MARKED = $(shell grep -rl --include='*_test.go' 'pgtest.EachFlavour' cmd interna
 MARKED_TESTS = $(shell grep -h -B 1 'pgtest.EachFlavour' $(MARKED) | sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' | paste -sd '|')
 .PHONY: test-timescale
 test-timescale: PKG := $(if $(filter ./...,$(PKG)),$(sort $(patsubst %,./%,$(dir $(MARKED)))),$(PKG))
-test-timescale: ARGS := $(if $(ARGS),$(ARGS),-run '^($(MARKED_TESTS))$$')
+test-timescale: override ARGS := $(if $(findstring -run,$(ARGS)),,-run '^($(MARKED_TESTS))$$') $(ARGS)
 test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container, what it can change
 	@$(PGTEST) -flavour timescale $(if $(CI),,-optional) -- $(GOTEST)
 
