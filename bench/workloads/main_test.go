@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -14,19 +12,7 @@ import (
 // program is the queued that the tests measure, built from the folder above the module.
 var program string
 
-func TestMain(m *testing.M) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	isBare, err := ServeBare(ctx, os.Environ(), os.Stderr)
-	stop()
-	switch {
-	case err != nil:
-		_, _ = fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	case isBare:
-		return
-	}
-	os.Exit(runTests(m))
-}
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
 	built, remove, err := Build(context.Background(), "../..", ForTests)

@@ -172,12 +172,3 @@ func (p *pairing) add(id int64, at time.Time) (other time.Time, ok bool) {
 	}
 	return other, ok
 }
-
-// comparePhase compares values of a phase with those of the phase before.
-func (s *session) comparePhase(result *report.Result, phase string, values ...string) {
-	for _, value := range values {
-		if before := result.Values["before_"+value]; before > 0 {
-			s.compare(phase+" over before, "+value, result.Values[phase+"_"+value]/before)
-		}
-	}
-}

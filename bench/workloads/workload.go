@@ -67,11 +67,8 @@ type Commands struct {
 	HeldLog     HeldLog     `cmd:"" name:"heldlog" help:"Publishing and reading beside a session that holds an old snapshot."`
 	Catchup     Catchup     `cmd:"" help:"Reading a log from its beginning, over HTTP and in SQL."`
 	Stream      Stream      `cmd:"" help:"How soon streams have what is published, how much many of them get, and their memory."`
-	Redrive     Redrive     `cmd:"" help:"A steady load beside a redrive of history."`
-	Viewers     Viewers     `cmd:"" help:"A steady load while pages at /ui/ are open."`
 	Push        Push        `cmd:"" help:"A queue that pushes its events to a receiver."`
 	Cells       Cells       `cmd:"" help:"Cells behind a gateway beside one, each PostgreSQL held to a share of the processors."`
-	Bare        Bare        `cmd:"" help:"What requests cost the service, beside a handler that does nothing."`
 	Adapters    Adapters    `cmd:"" help:"Job queues side by side, by their adapters for postgresql-job-queue-benchmarking: rates, a held transaction, kills."`
 	Flow        Flow        `cmd:"" help:"What limits and the order of groups cost, beside events of no group."`
 	Compare     Compare     `cmd:"" help:"Several programs side by side, in turns: single events and batches."`

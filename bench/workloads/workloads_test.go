@@ -39,8 +39,6 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 			"insert_http_minus_sql_p50_ms", "claim_http_minus_sql_p50_ms", "ack_http_minus_sql_p50_ms",
 		}},
 		{&Snapshot{Rate: 50, Before: brief, Hold: brief, After: brief, Inserters: 2, Connections: 2}, 1, nil},
-		{&Redrive{Events: 400, RedriveRate: 200, Rate: 50, Before: 1500 * time.Millisecond, After: brief, Inserters: 2, Connections: 2}, 2, []string{"redrive over before", "redrive over before, claim_p99_ms", "rate over the one asked for"}},
-		{&Viewers{Tabs: 7, Queues: 3, History: 40, Rate: 50, Before: 1500 * time.Millisecond, Open: 2500 * time.Millisecond, After: brief, Inserters: 2, Connections: 2}, 1, []string{"open over before", "open over before, claim_p99_ms"}},
 		{&Claimers{Claimers: []int{1, 4}, Duration: brief, Feeders: 1}, 2, []string{"1 claimer over the best", "4 claimers over the best"}},
 		{&Wakeup{Rounds: 2, Gap: 2 * time.Millisecond, Waiters: 2}, 4, []string{
 			"same process p50 over a commit", "two processes p50 over a commit", "SQL p50 over a commit",
@@ -92,38 +90,6 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 				t.Error("no result accounts for its events")
 			}
 		})
-	}
-}
-
-func TestRequestsAreMeasuredBesideABareHandler(t *testing.T) {
-	t.Parallel()
-	cfg := short("", postgres(t).text)
-	cfg.Program, cfg.Environ = program, []string{"QUEUED_MAX_CONNS=4"}
-	r, err := Run(t.Context(), cfg, &Bare{Connections: 3, Rounds: 2, Duration: 300 * time.Millisecond, Programs: []string{"again=" + program}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, load := range []string{"insert", "insert, claim and ack"} {
-		var cost [4]float64
-		for i, name := range []string{"bare handler", "waiting handler", "queued", "again"} {
-			at := slices.IndexFunc(r.Results, func(result *report.Result) bool { return result.Label == name+", "+load })
-			if at < 0 {
-				t.Fatalf("there is no result of %s, %s", name, load)
-			}
-			result := r.Results[at]
-			if len(result.Errors) > 0 || result.EventsPerS == 0 || (i > 1) != (result.Balance != nil) {
-				t.Errorf("%s: %+v", result.Label, result)
-			}
-			cost[i] = result.CPU.ServerPerEvent
-		}
-		for i, handler := range []string{"bare", "waiting"} {
-			ratio := slices.IndexFunc(r.Numbers, func(n *report.Number) bool {
-				return n.Name == "bare: queued, "+load+": server over the "+handler+" handler"
-			})
-			if ratio < 0 || cost[i] > 0 && math.Abs(r.Numbers[ratio].Median-cost[2]/cost[i]) > 0.01 {
-				t.Errorf("the ratio of %s to the %s handler does not follow from the costs %v", load, handler, cost)
-			}
-		}
 	}
 }
 

@@ -44,7 +44,7 @@ type cli struct {
 
 	Warmup  time.Duration `group:"report" default:"2s" help:"How long each measurement runs before it counts."`
 	Payload int           `group:"report" default:"100" placeholder:"BYTES" help:"The size of an event."`
-	Out     string        `group:"report" type:"path" placeholder:"DIR" help:"Write the report to this folder too: JSON, Markdown, charts (SVG)."`
+	Out     string        `group:"report" type:"path" placeholder:"DIR" help:"Write the report to this folder too: JSON, Markdown."`
 	Quiet   bool          `group:"report" short:"q" help:"Do not show progress."`
 
 	workloads.Commands `embed:""`
@@ -56,10 +56,7 @@ end, and exits with 1 when one was lost or handed out twice.`
 
 // run runs the command that args name until it is done or ctx ends, and returns the exit code.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	isBare, err := workloads.ServeBare(ctx, environ, stderr)
-	if !isBare {
-		err = runCommand(ctx, args, environ, stdout, stderr)
-	}
+	err := runCommand(ctx, args, environ, stdout, stderr)
 	var invalid *workloads.InvalidError
 	switch {
 	case err == nil:
