@@ -2,7 +2,9 @@ package schedule
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,6 +48,14 @@ func parseCron(text string) (*series, error) {
 	if len(spec.DomConstraints)+len(spec.DowConstraints)+len(spec.Year) > 0 {
 		return invalid("must have no L, W or #, and no years")
 	}
+	fields := strings.Fields(text) // a descriptor such as @daily has one
+	for _, field := range fields {
+		for _, item := range strings.Split(field, ",") {
+			if len(fields) > 1 && !cronItem.MatchString(item) {
+				return invalid(fmt.Sprintf("%q is no number, name, range or step", item))
+			}
+		}
+	}
 	s := &series{
 		start: time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC).Unix(), until: lastTime.Unix(), step: 1, length: 1,
 		times: combine(bitsBetween(spec.Hour, 0, 23), bitsBetween(spec.Minute, 0, 59), bitsBetween(spec.Second, 0, 59)),
@@ -58,12 +68,56 @@ func parseCron(text string) (*series, error) {
 	}
 	if spec.Dow&cronStar == 0 {
 		weekdays := bitsBetween(spec.Dow, 0, 6)
+		if len(fields) > 1 {
+			weekdays = cronWeekdays(fields[len(fields)-1])
+		}
 		for i, day := range weekdays { // 0 is Sunday
 			weekdays[i] = (day + 6) % 7
 		}
 		s.days.weekdays = numbersOf(weekdays)
 	}
+	if n := len(fields); n > 1 && (fields[n-3][0] == '*' || fields[n-1][0] == '*') { // a step of a star restricts, but is not an alternative: crontab(5)
+		s.days.isEither = false
+	}
 	return s, nil
+}
+
+// cronItem is an item of a list: the library reads some that are none.
+var cronItem = regexp.MustCompile(`^(?:[*?]|(?:[0-9]{1,2}|[A-Za-z]{3})(?:-(?:[0-9]{1,2}|[A-Za-z]{3}))?)(?:/[0-9]{1,2})?$`)
+
+// cronWeekdays reads the field of weekdays, which the library has accepted. Sunday is 0, and 7 as well. A range may wrap around the end of the week: its
+// step counts on from its first day, which the library does not do.
+func cronWeekdays(field string) (days []int) {
+	number := func(text string) int {
+		if i := strings.Index("sunmontuewedthufrisat", strings.ToLower(text)); i >= 0 && len(text) == 3 {
+			return i / 3
+		}
+		n, _ := strconv.Atoi(text) // it is one
+		return n
+	}
+	for _, item := range strings.Split(field, ",") {
+		span, stepText, hasStep := strings.Cut(item, "/")
+		step := 1
+		if hasStep {
+			step = max(1, number(stepText))
+		}
+		firstText, lastText, isRange := strings.Cut(span, "-")
+		first, last := number(firstText), number(lastText)
+		switch {
+		case firstText == "*" || firstText == "?":
+			first, last = 0, 6
+		case !isRange && hasStep:
+			last = max(first, 6)
+		case !isRange:
+			last = first
+		case last < first:
+			last += 7
+		}
+		for day := first; day <= last; day += step {
+			days = append(days, day%7)
+		}
+	}
+	return days
 }
 
 // bitsBetween returns the bits of a set that lie between two numbers.
@@ -84,7 +138,7 @@ type recurrence struct {
 
 // trimRule returns a recurrence rule in upper case, without the leading "RRULE:".
 func trimRule(text string) string {
-	return strings.ToUpper(strings.TrimPrefix(strings.TrimSpace(text), "RRULE:"))
+	return strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(text)), "RRULE:")
 }
 
 // parseRecurrence reads a recurrence rule. It fails with an *InvalidError.
@@ -106,6 +160,9 @@ func parseRecurrence(text string) (*recurrence, error) {
 	if err != nil {
 		return invalid(err.Error())
 	}
+	if detail := passedOver(values, option); detail != "" {
+		return invalid(detail)
+	}
 	rec := &recurrence{option: *option}
 	if value, ok := values["UNTIL"]; ok {
 		m := Moment{Time: option.Until, IsInstant: strings.HasSuffix(value, "Z")}
@@ -121,6 +178,29 @@ func parseRecurrence(text string) (*recurrence, error) {
 		return invalid(detail)
 	}
 	return rec, nil
+}
+
+// passedOver returns the first mistake in the values of a rule that the library takes for something else; empty: none.
+func passedOver(values map[string]string, o *rrule.ROption) string {
+	_, hasInterval := values["INTERVAL"]
+	_, hasCount := values["COUNT"]
+	_, hasUntil := values["UNTIL"]
+	switch {
+	case hasInterval && o.Interval < 1:
+		return "INTERVAL must be between 1 and 1000000"
+	case hasCount && o.Count < 1:
+		return "COUNT must be between 1 and 10000"
+	case hasCount && hasUntil:
+		return "COUNT does not go with UNTIL"
+	case len(values["WKST"]) > 2:
+		return "WKST must be a weekday, such as MO, without a number"
+	}
+	for _, day := range strings.Split(values["BYDAY"], ",") {
+		if number := strings.TrimRight(day, "ADEFHMORSTUW"); number != "" && strings.Trim(number, "+-0") == "" {
+			return "the numbers of BYDAY must be between 1 and 53, or between -1 and -53"
+		}
+	}
+	return ""
 }
 
 // violation returns the first violation of RFC 5545 (section 3.3.10) or of the bounds above by a recurrence rule; empty: none.
@@ -250,9 +330,15 @@ func (s *series) setUnit(unit int64, times timesOfDay) {
 
 // fillIn sets the parts of a rule that its start implies.
 func fillIn(o *rrule.ROption, start time.Time, leap Leap) {
-	if len(o.Byweekno)+len(o.Byyearday)+len(o.Bymonthday)+len(o.Byweekday) == 0 {
+	if len(o.Byyearday)+len(o.Bymonthday)+len(o.Byweekday) == 0 {
+		days := []rrule.Weekday{rrule.SU, rrule.MO, rrule.TU, rrule.WE, rrule.TH, rrule.FR, rrule.SA}
+		weekday := []rrule.Weekday{days[start.Weekday()]}
 		switch o.Freq {
 		case rrule.YEARLY:
+			if len(o.Byweekno) > 0 { // RFC 8984 says so, RFC 5545 does not say
+				o.Byweekday = weekday
+				break
+			}
 			if len(o.Bymonth) == 0 {
 				o.Bymonth = []int{int(start.Month())}
 			}
@@ -260,8 +346,7 @@ func fillIn(o *rrule.ROption, start time.Time, leap Leap) {
 		case rrule.MONTHLY:
 			o.Bymonthday = []int{start.Day()}
 		case rrule.WEEKLY:
-			days := []rrule.Weekday{rrule.SU, rrule.MO, rrule.TU, rrule.WE, rrule.TH, rrule.FR, rrule.SA}
-			o.Byweekday = []rrule.Weekday{days[start.Weekday()]}
+			o.Byweekday = weekday
 		}
 	}
 	if o.Freq == rrule.YEARLY && slices.Equal(o.Bymonth, []int{2}) && slices.Equal(o.Bymonthday, []int{29}) && len(o.Byweekno)+len(o.Byyearday)+len(o.Byweekday) == 0 {

@@ -54,6 +54,7 @@ func TestRecurrenceRulesYieldLocalTimes(t *testing.T) {
 		{rule: "FREQ=YEARLY", leap: schedule.LeapSkip, start: "2024-02-29T09:00:00", from: "2025-01-01T00:00:00", want: []string{"2028-02-29T09:00:00", "2032-02-29T09:00:00"}},
 		{rule: "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29", start: "2027-01-01T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-02-28T09:00:00", "2028-02-29T09:00:00"}},
 		{rule: "FREQ=YEARLY;BYMONTH=2,3;BYMONTHDAY=29", start: "2027-01-01T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-03-29T09:00:00", "2028-02-29T09:00:00"}},
+		{rule: "rrule:FREQ=YEARLY;BYWEEKNO=1,2", start: "2027-01-06T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-06T09:00:00", "2027-01-13T09:00:00", "2028-01-05T09:00:00"}},
 		{rule: "FREQ=DAILY;COUNT=3", start: "2027-01-01T09:00:00", from: "2027-01-02T00:00:00", want: []string{"2027-01-02T09:00:00", "2027-01-03T09:00:00"}},
 		{rule: "FREQ=DAILY;UNTIL=20270102", start: "2027-01-01T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-01T09:00:00", "2027-01-02T09:00:00"}},
 		{rule: "FREQ=DAILY;UNTIL=20270102T085959", start: "2027-01-01T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-01T09:00:00"}},
@@ -81,6 +82,7 @@ func TestInvalidRecurrenceRulesAreRefused(t *testing.T) {
 		"FREQ=MONTHLY;BYDAY=-53MO", "FREQ=YEARLY;BYMONTH=12;BYDAY=53MO", "FREQ=WEEKLY;BYDAY=1MO", "FREQ=YEARLY;BYEASTER=-300", "FREQ=DAILY;BYSETPOS=1",
 		"FREQ=WEEKLY;BYWEEKNO=1", "DTSTART:20270101T000000\nRRULE:FREQ=DAILY", "FREQ=DAILY;DTSTART=20270101T000000", "FREQ=DAILY;UNTIL=20260101T000000",
 		"RRULE:FREQ=DAILY\nEXDATE:20270101T000000", "FREQ=DAILY;FOO=1", "FREQ=DAILY;",
+		"FREQ=DAILY;COUNT=0", "FREQ=DAILY;INTERVAL=0", "FREQ=MONTHLY;BYDAY=0MO", "FREQ=MONTHLY;BYDAY=1TU,+0MO", "FREQ=WEEKLY;WKST=1MO", "FREQ=DAILY;COUNT=3;UNTIL=20280101",
 	} {
 		start := time.Now()
 		_, err := localTimes(t, rule, local(t, "2027-01-01T00:00:00"), "", local(t, "2027-01-01T00:00:00"), 1)
@@ -147,6 +149,14 @@ func TestCronExpressionsYieldLocalTimes(t *testing.T) {
 		{"0 0 13 * FRI", "2027-01-01T00:00:00", []string{"2027-01-01T00:00:00", "2027-01-08T00:00:00", "2027-01-13T00:00:00", "2027-01-15T00:00:00"}},
 		{"0 9 29 2 *", "2027-01-01T00:00:00", []string{"2028-02-29T09:00:00", "2032-02-29T09:00:00"}},
 		{"*/20 * * * * *", "2027-01-01T00:00:01", []string{"2027-01-01T00:00:20", "2027-01-01T00:00:40", "2027-01-01T00:01:00"}},
+		{"0 0 */2 * 1", "2027-01-01T00:00:00", []string{"2027-01-11T00:00:00", "2027-01-25T00:00:00", "2027-02-01T00:00:00"}},
+		{"0 0 1,15 * */3", "2027-01-01T00:00:00", []string{"2027-05-01T00:00:00", "2027-05-15T00:00:00", "2027-08-01T00:00:00"}},
+		{"0 0 * * sat-tue/2", "2027-01-01T00:00:00", []string{"2027-01-02T00:00:00", "2027-01-04T00:00:00", "2027-01-09T00:00:00"}},
+		{"0 0 * * 5-3/2", "2027-01-01T00:00:00", []string{"2027-01-01T00:00:00", "2027-01-03T00:00:00", "2027-01-05T00:00:00", "2027-01-08T00:00:00"}},
+		{"0 0 * * 7-3/2", "2027-01-01T00:00:00", []string{"2027-01-03T00:00:00", "2027-01-05T00:00:00", "2027-01-10T00:00:00"}},
+		{"0 0 * * 6-1/2", "2027-01-01T00:00:00", []string{"2027-01-02T00:00:00", "2027-01-04T00:00:00", "2027-01-09T00:00:00"}},
+		{"0 0 * * 5-1/3", "2027-01-01T00:00:00", []string{"2027-01-01T00:00:00", "2027-01-04T00:00:00", "2027-01-08T00:00:00"}},
+		{"0 0 * * fri-7", "2027-01-01T00:00:00", []string{"2027-01-01T00:00:00", "2027-01-02T00:00:00", "2027-01-03T00:00:00", "2027-01-08T00:00:00"}},
 		{"@daily", "2027-01-01T00:00:01", []string{"2027-01-02T00:00:00"}},
 		{"@yearly", "2027-01-01T00:00:01", []string{"2028-01-01T00:00:00"}},
 	} {
@@ -159,7 +169,7 @@ func TestCronExpressionsYieldLocalTimes(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", c.cron, texts(got), c.want)
 		}
 	}
-	for _, cron := range []string{"", "* * * *", "60 * * * *", "0 0 30 2 *", "@every 1h", "@reboot", "TZ=Europe/Berlin 0 9 * * *", "CRON_TZ=UTC 0 9 * * *", "1 2 3 4 5 6 7"} {
+	for _, cron := range []string{"", "* * * *", "60 * * * *", "0 0 30 2 *", "@every 1h", "@reboot", "TZ=Europe/Berlin 0 9 * * *", "CRON_TZ=UTC 0 9 * * *", "1 2 3 4 5 6 7", "*-5 * * * *", "0, * * * *", "0,,5 * * * *", "+5 * * * *", "0 0 * * -1", "0 0 * * mon-"} {
 		_, err := cronTimes(t, cron, local(t, "2027-01-01T00:00:00"), 1)
 		var invalid *schedule.InvalidError
 		if !errors.As(err, &invalid) || invalid.Field != "cron" {
