@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -238,11 +239,9 @@ func parseTime(text string) (time.Time, error) {
 // GitHub with a payload as the JSON in that; any other JSON, and text, under "data"; other bytes under "data_base64".
 func eventOf(kind Kind, header http.Header, body []byte) (event json.RawMessage, payload any, err error) {
 	media, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
+	body = bytes.TrimPrefix(body, []byte("\ufeff")) // a byte order mark, which is no part of the text
 	if media == "application/x-www-form-urlencoded" && !looksLikeJSON(body) {
-		form, err := url.ParseQuery(string(body))
-		if err != nil {
-			return nil, nil, fmt.Errorf("%w: it is no form: %w", ErrBody, err)
-		}
+		form := parseForm(string(body))
 		switch inner := form["payload"]; {
 		case kind != GitHub && (kind != Slack || len(inner) == 0): // commands of Slack have none
 			return encode(formObject(form))
@@ -282,6 +281,41 @@ func looksLikeJSON(body []byte) bool {
 func isMore(decoder *json.Decoder) bool {
 	_, err := decoder.Token()
 	return !errors.Is(err, io.EOF)
+}
+
+// parseForm reads a form as the URL Standard of WHATWG has it (section 5.1), which takes every text: a percent sign that begins no byte is itself,
+// and so is a semicolon. url.ParseQuery refuses both.
+func parseForm(text string) url.Values {
+	form := make(url.Values)
+	for _, field := range strings.Split(text, "&") {
+		if field == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(field, "=")
+		form.Add(unescape(name), unescape(value))
+	}
+	return form
+}
+
+// unescape decodes the name or the value of a field. What is no UTF-8 becomes U+FFFD.
+func unescape(text string) string {
+	decoded := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '+':
+			decoded = append(decoded, ' ')
+		case c == '%' && i+2 < len(text):
+			if n, err := hex.DecodeString(text[i+1 : i+3]); err == nil {
+				decoded = append(decoded, n[0])
+				i += 2
+				continue
+			}
+			decoded = append(decoded, c)
+		default:
+			decoded = append(decoded, c)
+		}
+	}
+	return strings.ToValidUTF8(string(decoded), "\ufffd")
 }
 
 // formObject returns the fields of a form: text, or a list where a field is repeated.

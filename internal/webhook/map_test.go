@@ -128,6 +128,10 @@ func TestDeliveriesBecomeEvents(t *testing.T) {
 		"a list in a form of GitHub":  {Mapping{Kind: GitHub}, headerOf("Content-Type", form), "payload=[1]", `{"data":[1]}`, "", "", 0, 2},
 		"a payload of anybody else":   {Mapping{Kind: Token}, headerOf("Content-Type", form), "payload={}&payload=x", `{"payload":["{}","x"]}`, "", "", 0, 0},
 		"a form":                      {Mapping{Kind: Token}, headerOf("Content-Type", form), "a=1&b=2&b=3", `{"a":"1","b":["2","3"]}`, "", "", 0, 0},
+		"a form with a lone percent":  {Mapping{Kind: Token}, headerOf("Content-Type", form), "a=100%&b=%zz%4&c%3D=%41+x", `{"a":"100%","b":"%zz%4","c=":"A x"}`, "", "", 0, 0},
+		"a form with a semicolon":     {Mapping{Kind: Token}, headerOf("Content-Type", form), "a=x;y&&b", `{"a":"x;y","b":""}`, "", "", 0, 0},
+		"a form that is no UTF-8":     {Mapping{Kind: Token}, headerOf("Content-Type", form), "a=%ff%C3%BC", "{\"a\":\"\ufffdü\"}", "", "", 0, 0},
+		"JSON after a mark":           {Mapping{Kind: GitHub}, headerOf("Content-Type", "application/json", "X-GitHub-Event", "push", "X-GitHub-Delivery", "d1"), "\ufeff{\"a\":1}", `{"a":1}`, "github.push", "d1", 0, 0},
 		"JSON that curl calls a form": {Mapping{Kind: Token}, headerOf("Content-Type", form), `{"a":1}`, `{"a":1}`, "", "", 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +171,7 @@ func TestFormWithoutThePayloadOfItsSenderIsRefused(t *testing.T) {
 		"payload=hello":                 "the field payload of the form is no JSON",
 		"payload=%7B%22a%22%3A":         "the field payload of the form is no JSON",
 		"payload=%7B%7D%7B%7D":          "the field payload of the form is no JSON",
-		"payload=%zz":                   "it is no form",
+		"payload=%zz":                   "the field payload of the form is no JSON",
 	} {
 		for _, kind := range []Kind{GitHub, Slack} {
 			if kind == Slack && strings.Contains(want, "has no field") {
