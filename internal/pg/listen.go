@@ -298,10 +298,11 @@ type selfTest struct {
 func (t *selfTest) send(ctx context.Context, pool *Pool) {
 	select {
 	case isSent := <-t.sent:
-		if isSent && t.isSent {
+		switch {
+		case !isSent: // there was an error, which is not about listening
+			t.isSent, t.next = false, time.Now().Add(listenRetry)
+		case t.isSent: // it has not arrived yet
 			t.sentAt = time.Now()
-		} else {
-			t.isSent = false // it has arrived meanwhile, or there was an error, which is not about listening
 		}
 	default:
 	}

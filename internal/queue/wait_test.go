@@ -43,12 +43,8 @@ func awaitLockWait(t *testing.T, b env, holder *pgx.Conn) (pid int) {
 	return pid
 }
 
-// awaitListening waits until the service's session listens for notifications.
+// awaitListening waits until the service listens for notifications.
 func awaitListening(t *testing.T, b env) {
 	t.Helper()
-	eventually(t, "a session listens", func() bool {
-		return pgtest.Query[bool](t, b.sql, `
-			select exists (select from pg_catalog.pg_stat_activity
-				where datname = pg_catalog.current_database() and query like '%listen agent_event%' and state = 'idle')`)
-	})
+	eventually(t, "the service listens", func() bool { return b.Server().IsListening })
 }
