@@ -123,10 +123,14 @@ func insertedIDs(t *testing.T, c *client, n int) []int64 {
 	}
 	var answer struct{ IDs []int64 }
 	own := c.newClient(300) // the other's goroutine uses its random numbers meanwhile
-	if status := own.call(t.Context(), http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); status != http.StatusCreated {
-		t.Fatalf("inserting returned %d", status)
+	for began := time.Now(); ; pause(100 * time.Millisecond) {
+		switch status := own.call(t.Context(), http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); {
+		case status == http.StatusCreated:
+			return answer.IDs
+		case status != http.StatusServiceUnavailable || time.Since(began) > startLimit: // a connection may have ended meanwhile
+			t.Fatalf("inserting returned %d", status)
+		}
 	}
-	return answer.IDs
 }
 
 // logCopied copies the database of a log. What was published after that the copy lacks, though readers have seen it. Between the copy and its use the

@@ -94,7 +94,7 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 	}
 	pcfg.BeforeClose = limitClose
 	pcfg.ShouldPing = func(ctx context.Context, params pgxpool.ShouldPingParams) bool {
-		if params.IdleDuration <= pingAfter { // loops that look once a second ping nothing
+		if params.IdleDuration <= time.Second {
 			return false
 		}
 		err := ping(ctx, params.Conn)
