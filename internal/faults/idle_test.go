@@ -23,7 +23,7 @@ import (
 const (
 	// idleTime is how long the processor time of an idle service is measured.
 	idleTime = 20 * time.Second
-	// idleShare is the most that the service and its PostgreSQL may take then, together, of one processor: 0.7 to 1.9 % were measured on two
+	// idleShare is the most that the service and its PostgreSQL may take then, together, of one processor: 0.6 to 1.1 % were measured on two
 	// processors, as much after a fault as without one. In the short form, which other tests disturb, it is busyShare. A loop that does not wait
 	// takes more than a whole processor.
 	idleShare = 0.02
