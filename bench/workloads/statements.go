@@ -74,26 +74,7 @@ const (
 	publishedStatement = `
 		select min(a.position), max(a.position), count(*)
 		from agent_service.append_log(array_fill($2::text, array[$3::int]), array_fill($1::text::jsonb, array[$3::int])) a`
-	// Events that have failed, spread over a day. Those of TimescaleDB are in a chunk or two.
-	failedStatement = `
-		with failed as
-		( insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
-			select nextval(pg_get_serial_sequence('agent.event', 'id')), at, 1, at, array[at], $1::text::jsonb, $2::text, at, 'failed', at
-			from (select now() - interval '1 day' * random() as at from generate_series(1, $3::int)) a
-			returning 1 )
-		select count(*) from failed`
-	// Queues with an event and with history, of which one in fifty has failed.
-	waitingInQueuesStatement = `
-		select count(*)
-		from (select array_agg($1::text::jsonb), array_agg('view-' || n) from generate_series(1, $2::int) n) a (events, queues)
-		cross join agent.insert_events(a.events, a.queues, _notify => false) i`
-	endedInQueuesStatement = `
-		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at, type, worker, last_error)
-		select nextval(pg_get_serial_sequence('agent.event', 'id')), at, 1, at, array[at], $1::text::jsonb, 'view-' || 1 + n % $2::int, at
-			, case n % 50 when 0 then 'failed' else 'done' end, at, 'type-' || n % 10, 'worker-' || n % 40, case n % 50 when 0 then 'HTTP 503 after ' || n || ' ms' end
-		from (select n, now() - interval '1 day' * random() as at from generate_series(1, $3::int) n) a`
-	countRedrivenStatement = `select count(*), count(distinct requeued_from) from agent.event where queue = $1`
-	leaseStatement         = `select count(*) from agent.claim_events($1, $2, 3, interval '24 hours')`
+	leaseStatement = `select count(*) from agent.claim_events($1, $2, 3, interval '24 hours')`
 
 	checkpointStatement     = `checkpoint`
 	vacuumOffStatement      = `alter table agent.event set (autovacuum_enabled = off)`
