@@ -247,3 +247,18 @@ func TestLogGoesOnAfterARestoreThatSetsItsSequenceBack(t *testing.T) {
 		t.Errorf("reading goes on from %d, before the end of the gap %+v", page.Next, page.Gap)
 	}
 }
+
+// The same where nobody reads before the next publication.
+func TestPublishersGoOnAfterARestoreThatSetsTheSequenceBack(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.publish(t, "a")
+	dumped := value[int64](t, env, `select last_value from agent.log_position_seq`)
+	env.exec(t, `delete from agent.log_server`)
+	env.publish(t, "b")
+	env.exec(t, `select setval('agent.log_position_seq', $1)`, dumped)
+	more := env.publish(t, "c")
+	if until := value[int64](t, env, `select max(until) from agent.log_skip`); more[0] <= until {
+		t.Errorf("the position %d is within what is passed over up to %d", more[0], until)
+	}
+}
