@@ -48,12 +48,11 @@ func parseCron(text string) (*series, error) {
 	if len(spec.DomConstraints)+len(spec.DowConstraints)+len(spec.Year) > 0 {
 		return invalid("must have no L, W or #, and no years")
 	}
-	fields := strings.Fields(text) // a descriptor such as @daily has one
-	for _, field := range fields {
-		for _, item := range strings.Split(field, ",") {
-			if len(fields) > 1 && !cronItem.MatchString(item) {
-				return invalid(fmt.Sprintf("%q is no number, name, range or step", item))
-			}
+	fields := strings.Fields(text)
+	isNamed := len(fields) == 1 // such as @daily
+	for _, item := range strings.Split(strings.Join(fields, ","), ",") {
+		if !isNamed && !cronItem.MatchString(item) {
+			return invalid(fmt.Sprintf("%q is no number, name, range or step", item))
 		}
 	}
 	s := &series{
@@ -68,7 +67,7 @@ func parseCron(text string) (*series, error) {
 	}
 	if spec.Dow&cronStar == 0 {
 		weekdays := bitsBetween(spec.Dow, 0, 6)
-		if len(fields) > 1 {
+		if !isNamed {
 			weekdays = cronWeekdays(fields[len(fields)-1])
 		}
 		for i, day := range weekdays { // 0 is Sunday
@@ -76,7 +75,7 @@ func parseCron(text string) (*series, error) {
 		}
 		s.days.weekdays = numbersOf(weekdays)
 	}
-	if n := len(fields); n > 1 && (fields[n-3][0] == '*' || fields[n-1][0] == '*') { // a step of a star restricts, but is not an alternative: crontab(5)
+	if n := len(fields); !isNamed && (fields[n-3][0] == '*' || fields[n-1][0] == '*') { // a step of a star restricts, but is not an alternative: crontab(5)
 		s.days.isEither = false
 	}
 	return s, nil
@@ -240,9 +239,9 @@ func violation(o *rrule.ROption) string {
 	}
 	parts := len(o.Bymonth) + len(o.Byweekno) + len(o.Byyearday) + len(o.Bymonthday) + len(o.Byweekday) + len(o.Byhour) + len(o.Byminute) + len(o.Bysecond)
 	switch {
-	case o.Interval < 0 || o.Interval > maxInterval:
+	case o.Interval > maxInterval:
 		return "INTERVAL must be at most 1000000"
-	case o.Count < 0 || o.Count > maxRuleCount:
+	case o.Count > maxRuleCount:
 		return "COUNT must be at most 10000"
 	case o.Count > maxPartialCount && o.Freq >= rrule.HOURLY && parts > 0:
 		return "COUNT must be at most 1000 for some hours, minutes or seconds only"
