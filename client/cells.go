@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -204,20 +203,11 @@ type Placement struct {
 	Past Cells `json:"past"`
 	// Asked are those where inserts with an idempotency key went until Since, and that are asked first whether they know a key until Until.
 	Asked []AskedCells `json:"asked"`
-	// Schedules are those of the queue on cells that it is not placed on, where they stay: in the answer of a gateway to [Client.PutPlacement] alone.
-	Schedules []StayingSchedules `json:"schedules,omitzero"`
 	// Removed placements are only in listings of changes.
 	Removed   bool      `json:"removed,omitzero"`
 	UpdatedAt time.Time `json:"updated_at"`
 	// Version is greater than that of every earlier change of any placement.
 	Version int64 `json:"version"`
-}
-
-// StayingSchedules are the schedules of a queue on a cell that it is not placed on.
-type StayingSchedules struct {
-	Cell int `json:"cell"`
-	// Count is how many have not ended; nil: the cell does not say.
-	Count *int `json:"count"`
 }
 
 // FormerCells are cells that a queue was placed on until a time.
@@ -253,22 +243,6 @@ type leftKeys struct {
 type KeysPlacement struct {
 	Cells Cells     `json:"cells"`
 	Until time.Time `json:"until"`
-}
-
-// A MissingCellsError is returned beside an answer that a gateway has made of those of several cells: the part of some is missing, as they did not answer.
-type MissingCellsError struct{ Cells []int }
-
-// Error implements error.
-func (e *MissingCellsError) Error() string {
-	return fmt.Sprintf("the part of cells %v is missing", e.Cells)
-}
-
-// missing returns err, or else a *MissingCellsError if cells are missing.
-func missing(err error, cells []int) error {
-	if err == nil && len(cells) > 0 {
-		return &MissingCellsError{cells}
-	}
-	return err
 }
 
 // PlaceParams say where to place a queue.
@@ -457,70 +431,4 @@ type putKeyCopiesRequest struct {
 
 type putKeyCopies struct {
 	Keys []PutKeyCopy `json:"keys"`
-}
-
-// OwnerCopyFilter says which changes of owners to read; its zero value is all owners.
-type OwnerCopyFilter struct {
-	// After is that of an earlier listing: only what has changed since.
-	After string `query:"after"`
-	// Wait is how long to wait for a change, at most a minute.
-	Wait time.Duration `query:"wait"`
-	// Limit is the size of the pages that are read.
-	Limit int `query:"limit"`
-}
-
-// OwnerCopies are copies of owners for other cells.
-type OwnerCopies struct {
-	Owners []json.RawMessage `json:"owners"`
-	// After is what to list the next changes from.
-	After string `json:"after"`
-	// Complete says that there are no other owners than these.
-	Complete bool    `json:"complete"`
-	Next     *string `json:"next"`
-}
-
-// ListOwnerCopies returns copies of owners, all pages of them, for [Client.PutOwnerCopies] on another cell.
-func (c *Client) ListOwnerCopies(ctx context.Context, filter OwnerCopyFilter) (OwnerCopies, error) {
-	var all OwnerCopies
-	query := queryOf(filter)
-	for first := true; ; first = false {
-		var page OwnerCopies
-		if _, err := c.Do(ctx, Request{Path: "/cell/owners", Query: query, Wait: filter.Wait}, &page); err != nil {
-			return OwnerCopies{}, err
-		}
-		if first {
-			all = page
-		} else {
-			all.Owners = append(all.Owners, page.Owners...)
-		}
-		if all.Next = page.Next; all.Next == nil {
-			return all, nil
-		}
-		query.Set("cursor", *page.Next)
-	}
-}
-
-// A PutOwnerCopy is what became of a copy of an owner.
-type PutOwnerCopy struct {
-	ID *string `json:"id"`
-	// Result is "applied", "unchanged" if the owner was there as new or newer, "deleted" if it was deleted there, or "refused"; Detail says why.
-	Result string `json:"result"`
-	// Version is what the owner has there, or had when it was deleted; 0 if there is none.
-	Version int64  `json:"version,omitzero"`
-	Detail  string `json:"detail,omitzero"`
-}
-
-// PutOwnerCopies puts copies of owners on a cell, at most 1,000, and returns what became of each, by their ids.
-func (c *Client) PutOwnerCopies(ctx context.Context, copies []json.RawMessage) ([]PutOwnerCopy, error) {
-	var put putOwnerCopies
-	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/cell/owners", Body: putOwnerCopiesRequest{copies}, Repeatable: true}, &put)
-	return put.Owners, err
-}
-
-type putOwnerCopiesRequest struct {
-	Owners []json.RawMessage `json:"owners"`
-}
-
-type putOwnerCopies struct {
-	Owners []PutOwnerCopy `json:"owners"`
 }

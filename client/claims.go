@@ -365,9 +365,11 @@ func (p SweepParams) MarshalJSON() ([]byte, error) {
 // Sweep moves events that are exhausted or over age into history as expired, and returns how many. The server does so by itself every few
 // seconds, but by age only if it is told to. An uncertain call is not repeated.
 func (c *Client) Sweep(ctx context.Context, p SweepParams) (expired int, err error) {
-	var swept sweptEvents
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/sweep", Body: p}, &swept)
-	return swept.Expired, err
+	return sumOfCells(c, 0, func(at *Client, _ int) (int, error) {
+		var swept sweptEvents
+		_, err := at.Do(ctx, Request{Method: http.MethodPost, Path: "/sweep", Body: p}, &swept)
+		return swept.Expired, err
+	})
 }
 
 type sweptEvents struct {

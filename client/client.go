@@ -55,6 +55,8 @@ type Client struct {
 	http   *http.Client
 	owned  *http.Transport // nil if http is the caller's
 	limits limits
+	// isPart: it asks one of several cells for its part of an answer, which the others need not wait for while that cell is away.
+	isPart bool
 	// inserts and publications have the events of several goroutines sent together; nil: each has a request of its own.
 	inserts      *coalescer[NewEvent, Inserted]
 	publications *coalescer[NewPublication, Published]
@@ -172,7 +174,7 @@ func repeat[T any](ctx context.Context, c *Client, req Request, try func() (T, e
 		if d := doubtOf(err); d == refused || d == uncertain && !req.isRepeatable() {
 			return answer, err
 		}
-		if req.cellsApart && cellOf(err) != nil {
+		if (req.cellsApart || c.isPart) && cellOf(err) != nil {
 			return answer, err
 		}
 		pause := pauseBefore(n, err)

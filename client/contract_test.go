@@ -95,8 +95,6 @@ var wires = map[string]wire{
 	"getPlacement":    {response: Placement{}},
 	"drainPlacement":  {request: drainRequest{}, response: Placement{}},
 	"deletePlacement": {},
-	"listOwnerCopies": {query: OwnerCopyFilter{}, response: OwnerCopies{}},
-	"putOwnerCopies":  {request: putOwnerCopiesRequest{}, response: putOwnerCopies{}},
 	"insertForwarded": {request: insertForwardedRequest{}, response: forwardedEvents{}},
 	"listCellQueues": {query: struct {
 		Limit int `query:"limit"`
@@ -182,22 +180,12 @@ var wires = map[string]wire{
 var (
 	notSent = map[string][]string{
 		"stream": {"data", "token"}, "streamSubscription": {"data", "token"}, // the envelope is needed, and headers can be sent
-		"listEvents": {"cursors"}, "listHistory": {"cursors"}, "listQueues": {"cursors"}, "listRedrives": {"cursors"}, "listSchedules": {"cursors"}, "listGroups": {"cursors"}, // whole pages are read
-		"queueStats": {"bins"}, "queuesOverview": {"bins"}, // there are the percentiles
 	}
 	foreign = map[string][]string{
-		"listEvents":     {"events/cursor", "events/receipt", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
-		"claim":          {"events/state", "events/error_count", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
-		"listHistory":    {"events/cursor", "events/receipt", "events/state"},
-		"listQueues":     {"queues/cursor"},
-		"listGroups":     {"groups/cursor"},
-		"queueStats":     {"totals/wait_bins", "totals/processing_bins", "buckets/wait_bins", "buckets/processing_bins"},
-		"queuesOverview": {"queues/wait_bins", "queues/processing_bins"},
-		"listRedrives":   {"redrives/cursor"},
-		"listSchedules":  {"schedules/cursor"},
-		"getEvent":       {"cursor", "receipt"},
-		"createRedrive":  {"cursor"}, "getRedrive": {"cursor"}, "pauseRedrive": {"cursor"}, "resumeRedrive": {"cursor"}, "cancelRedrive": {"cursor"},
-		"createSchedule": {"cursor"}, "getSchedule": {"cursor"}, "patchSchedule": {"cursor"}, "pauseSchedule": {"cursor"}, "resumeSchedule": {"cursor"},
+		"listEvents":        {"events/receipt", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
+		"claim":             {"events/state", "events/error_count", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
+		"listHistory":       {"events/receipt", "events/state"},
+		"getEvent":          {"receipt"},
 		"readLog":           {"events/matched"},
 		"getPublished":      {"matched"},
 		"getPush":           {"secret"},
@@ -208,6 +196,9 @@ var (
 		"listSubscriptions": {"subscriptions/filters"},
 	}
 )
+
+// ofSeveralCells are fields of responses that the client sets itself, when it has asked several cells.
+var ofSeveralCells = []string{"unavailable_cells", "others", "redrives/others", "holders/cell", "processes/cell"}
 
 // An operation of the contract, as internal/clienttest describes it: what each field is by its path, and the examples of responses.
 type operation struct {
@@ -321,7 +312,7 @@ func compare(t *testing.T, what string, ours, theirs map[string]string, except [
 	either := maps.Clone(theirs)
 	maps.Copy(either, ours)
 	for _, path := range slices.Sorted(maps.Keys(either)) {
-		if ours[path] != theirs[path] {
+		if ours[path] != theirs[path] && !slices.Contains(ofSeveralCells, path) {
 			t.Errorf("%s, %s: %q in the client, %q in the contract", what, path, ours[path], theirs[path])
 		}
 	}

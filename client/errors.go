@@ -30,6 +30,8 @@ type Error struct {
 	Required *Requirement `json:"required,omitempty"`
 	// Cell is the cell that the error is with, if a gateway has answered; nil otherwise.
 	Cell *int `json:"cell,omitempty"`
+	// Cells are those that have a part of what the call is about, with [ErrSeveralCells].
+	Cells []int `json:"cells,omitempty"`
 	// Errors lists the invalid fields of the request, at most 20.
 	Errors []FieldError `json:"errors,omitempty"`
 	// Type is the URI of the problem type, "urn:queued:problem:" followed by the code.
@@ -119,6 +121,8 @@ var (
 	ErrQueueNotEmpty error = &errorKind{code: "queue_not_empty", text: "the queue has events"}
 	ErrQueueLeased   error = &errorKind{code: "queue_leased", text: "events of the queue are under a lease"}
 	ErrQueueInUse    error = &errorKind{code: "queue_in_use", text: "the queue is in use"}
+	// ErrSeveralCells: several cells behind a gateway, which Cells lists, have a part of what the call is about. See [Client.Cell].
+	ErrSeveralCells error = &errorKind{code: "several_cells", text: "several cells have a part"}
 	// ErrDeadLetterChain: a dead-letter queue would have dead letters of its own. See [Client.PutQueue].
 	ErrDeadLetterChain error = &errorKind{code: "dead_letter_chain", text: "a dead-letter queue would have dead letters of its own"}
 	// ErrPreconditionFailed: somebody else has changed it: the version is no longer the one that the call names.

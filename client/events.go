@@ -342,18 +342,17 @@ type EventFilter struct {
 // ListEvents returns the events that wait in queues, in the order in which they become claimable. It reads page after page as the loop goes
 // on; an error is the last thing it returns.
 func (c *Client) ListEvents(ctx context.Context, filter EventFilter) iter.Seq2[Event, error] {
-	return c.events(ctx, "/events", filter)
+	return c.events(ctx, "/events", filter, byVT)
 }
 
-// events lists the events at a path.
-func (c *Client) events(ctx context.Context, path string, filter any) iter.Seq2[Event, error] {
-	return listOf(ctx, c, path, filter, func(p eventPage) page[Event] { return page[Event]{p.Events, p.Next} })
+// events lists the events at a path, which are in an order.
+func (c *Client) events(ctx context.Context, path string, filter any, o order[Event]) iter.Seq2[Event, error] {
+	return listOfCells(ctx, c, path, filter, o, func(p eventPage) page[Event] { return page[Event]{p.Events, p.Next} })
 }
 
 type eventPage struct {
-	Events           []Event `json:"events"`
-	Next             *string `json:"next"`
-	UnavailableCells []int   `json:"unavailable_cells,omitzero"`
+	Events []Event `json:"events"`
+	Next   *string `json:"next"`
 }
 
 // An Attempt is one claim of an event.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,6 +40,8 @@ type Exported struct {
 	Rows int `json:"rows"`
 	// Next is the cursor of the rows beyond the limit; empty: there are none.
 	Next string `json:"next,omitzero"`
+	// More says that there are rows beyond the limit. Those of several cells have no Next.
+	More bool `json:"-"`
 }
 
 // ErrExportCutShort is in the error of an export whose beginning has been written, and whose end is missing or is that of another number of rows.
@@ -46,15 +49,28 @@ var ErrExportCutShort = errors.New("client: the export has been cut short")
 
 // ExportHistory writes the events of history that the filter takes to w, newest EventTS first, whatever its PageSize. It looks for the end of the export: without
 // an error, what was written is whole. It goes on as long as the server sends something every 45 s and ctx lasts. Only its beginning is
-// retried: with [ErrExportCutShort], export again into another place.
+// retried: with [ErrExportCutShort], export again into another place. Exports of several cells are merged; none is written without one of them.
 func (c *Client) ExportHistory(ctx context.Context, w io.Writer, filter HistoryFilter, p ExportParams) (Exported, error) {
 	filter.PageSize = 0
-	return c.export(ctx, w, "/history", filter, p)
+	p.Format = cmp.Or(p.Format, ExportLines)
+	exported, err := c.export(ctx, w, "/history", filter, p)
+	if numbers := partsOf(err); numbers != nil {
+		return c.exportCells(ctx, w, numbers, filter, p)
+	}
+	return exported, err
 }
 
 // ExportHistoryStats writes what [Client.HistoryStats] returns to w, as ExportHistory does.
 func (c *Client) ExportHistoryStats(ctx context.Context, w io.Writer, p HistoryStatsParams, format ExportFormat) (Exported, error) {
-	return c.export(ctx, w, "/history/stats", p, ExportParams{Format: format})
+	exported, err := c.export(ctx, w, "/history/stats", p, ExportParams{Format: format})
+	if partsOf(err) == nil {
+		return exported, err
+	}
+	buckets, err := c.HistoryStats(ctx, p)
+	if err != nil {
+		return Exported{}, err
+	}
+	return writeBuckets(w, buckets, format)
 }
 
 // ExportAudit writes the audited actions that the filter takes to w, latest first, as ExportHistory does.
@@ -80,7 +96,7 @@ func (c *Client) export(ctx context.Context, w io.Writer, path string, filter an
 		return Exported{}, err
 	}
 	end, err := seen.find(path)
-	if err == nil {
+	if end.More = end.Next != ""; err == nil {
 		err = read
 	}
 	if err != nil {
@@ -225,7 +241,7 @@ func (e *exportEnd) find(path string) (Exported, error) {
 		if err != nil || len(cells) < 3 {
 			return Exported{}, errNoEnd
 		}
-		end.End = &Exported{rows, string(cells[2])}
+		end.End = &Exported{Rows: rows, Next: string(cells[2])}
 	case !e.isCSV && (bytes.HasPrefix(last, []byte(`{"end":`)) || bytes.HasPrefix(last, []byte(`{"error":`))):
 		if err := json.Unmarshal(last, &end); err != nil {
 			return Exported{}, errNoEnd

@@ -25,9 +25,9 @@ func TestExportIsWholeOnlyWithItsEnd(t *testing.T) {
 	}{
 		"CSV":                            {ExportCSV, twoRows + "#end,2,\r\n", Exported{Rows: 2}, false},
 		"CSV without rows":               {ExportCSV, csvNames + "#end,0,\r\n", Exported{}, false},
-		"CSV of a limit":                 {ExportCSV, twoRows + "#end,2,abc\r\n", Exported{2, "abc"}, false},
+		"CSV of a limit":                 {ExportCSV, twoRows + "#end,2,abc\r\n", Exported{Rows: 2, Next: "abc", More: true}, false},
 		"lines":                          {ExportLines, twoLines + `{"end":{"rows":2}}` + "\n", Exported{Rows: 2}, false},
-		"lines of a limit":               {ExportLines, twoLines + `{"end":{"rows":2,"next":"abc"}}` + "\n", Exported{2, "abc"}, false},
+		"lines of a limit":               {ExportLines, twoLines + `{"end":{"rows":2,"next":"abc"}}` + "\n", Exported{Rows: 2, Next: "abc", More: true}, false},
 		"no lines":                       {ExportLines, `{"end":{"rows":0}}` + "\n", Exported{}, false},
 		"an end of another number":       {ExportCSV, twoRows + "#end,3,\r\n", Exported{}, true},
 		"lines of another number":        {ExportLines, twoLines + `{"end":{"rows":1}}` + "\n", Exported{}, true},

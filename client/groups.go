@@ -1,10 +1,12 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -115,13 +117,29 @@ type GroupFilter struct {
 // ListGroups returns the groups of a queue that have events, and those that something is set for. It reads page after page as the loop goes on; an error is the last thing it
 // returns.
 func (c *Client) ListGroups(ctx context.Context, queue string, filter GroupFilter) iter.Seq2[Group, error] {
-	return listOf(ctx, c, queuePath(queue, "/groups"), filter, func(p groupPage) page[Group] { return page[Group]{p.Groups, p.Next} })
+	listed := listOfCells(ctx, c, queuePath(queue, "/groups"), filter, byGroup, func(p groupPage) page[Group] { return page[Group]{p.Groups, p.Next} })
+	if filter.Sort == "" {
+		return listed
+	}
+	return func(yield func(Group, error) bool) { // each cell has one page, of those with its longest lines
+		longest, err := collect(listed)
+		slices.SortStableFunc(longest, func(a, b Group) int {
+			return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), strings.Compare(a.Group, b.Group))
+		})
+		for _, g := range longest[:min(len(longest), cmp.Or(filter.PageSize, defaultPage))] {
+			if !yield(g, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(Group{}, err)
+		}
+	}
 }
 
 type groupPage struct {
-	Groups           []Group `json:"groups"`
-	Next             *string `json:"next"`
-	UnavailableCells []int   `json:"unavailable_cells,omitzero"`
+	Groups []Group `json:"groups"`
+	Next   *string `json:"next"`
 }
 
 // GetGroup returns a group of a queue; one without events, and with nothing set, if there is none.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"iter"
@@ -37,7 +38,7 @@ type HistoryFilter struct {
 // ListHistory returns the events of history that the filter takes, newest EventTS first. It reads page after page as the loop goes on: every
 // event that was in history when it began is returned once. An error is the last thing it returns.
 func (c *Client) ListHistory(ctx context.Context, filter HistoryFilter) iter.Seq2[Event, error] {
-	return c.events(ctx, "/history", filter)
+	return c.events(ctx, "/history", filter, byEventTS)
 }
 
 // Requeue inserts a copy of an event in history into its queue, and returns the id of the copy. Every call inserts another copy, so an
@@ -72,6 +73,9 @@ func (p RequeueParams) MarshalJSON() ([]byte, error) {
 	}{filter(p.HistoryFilter), duration(p.MinDuration), p.Limit, p.DryRun})
 }
 
+// maxRequeue is how many events a call requeues at most.
+const maxRequeue = 1000
+
 // Requeued counts the events that matched a filter, and those that were requeued.
 type Requeued struct {
 	Matched  int `json:"matched"`
@@ -81,9 +85,16 @@ type Requeued struct {
 // RequeueMatching requeues the events of history that match the filter and were not requeued before, oldest first. Call it until Requeued is
 // 0. An uncertain call is not repeated: its count would be lost.
 func (c *Client) RequeueMatching(ctx context.Context, p RequeueParams) (Requeued, error) {
-	var requeued Requeued
-	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/history/requeue", Body: p}, &requeued)
-	return requeued, err
+	var all Requeued
+	_, err := sumOfCells(c, cmp.Or(p.Limit, maxRequeue), func(at *Client, limit int) (int, error) {
+		p.Limit = limit
+		var requeued Requeued
+		_, err := at.Do(ctx, Request{Method: http.MethodPost, Path: "/history/requeue", Body: p}, &requeued)
+		all.Matched += requeued.Matched
+		all.Requeued += requeued.Requeued
+		return max(requeued.Matched, requeued.Requeued), err
+	})
+	return all, err
 }
 
 // HistoryStatsParams say which events to count. Its zero value is the last 24 hours of all queues, by the hour.
@@ -105,15 +116,24 @@ type HistoryBucket struct {
 	Cancelled int       `json:"cancelled"`
 }
 
-// HistoryStats counts the events of history by time and outcome, oldest first, empty buckets included. Of a gateway it counts those of the cells that answer, and returns a
+// HistoryStats counts the events of history by time and outcome, oldest first, empty buckets included. Of several cells it counts those that answer, and returns a
 // [MissingCellsError] beside them if one does not.
 func (c *Client) HistoryStats(ctx context.Context, p HistoryStatsParams) ([]HistoryBucket, error) {
-	var stats historyStats
-	_, err := c.Do(ctx, Request{Path: "/history/stats", Query: queryOf(p)}, &stats)
-	return stats.Buckets, missing(err, stats.UnavailableCells)
+	stats, away, err := joined(c, func(at *Client, _ *int) (historyStats, error) {
+		var stats historyStats
+		_, err := at.Do(ctx, Request{Path: "/history/stats", Query: queryOf(p)}, &stats)
+		return stats, err
+	}, func(into *historyStats, other historyStats) {
+		into.Buckets = joinSorted(into.Buckets, other.Buckets, func(a, b *HistoryBucket) int { return a.Start.Compare(b.Start) }, func(into *HistoryBucket, b HistoryBucket) {
+			into.Done += b.Done
+			into.Failed += b.Failed
+			into.Expired += b.Expired
+			into.Cancelled += b.Cancelled
+		})
+	})
+	return stats.Buckets, missing(err, away)
 }
 
 type historyStats struct {
-	Buckets          []HistoryBucket `json:"buckets"`
-	UnavailableCells []int           `json:"unavailable_cells,omitzero"`
+	Buckets []HistoryBucket `json:"buckets"`
 }

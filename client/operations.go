@@ -1,7 +1,9 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"strings"
 	"time"
 )
 
@@ -26,16 +28,31 @@ type ExecutionFilter struct {
 	Worker string `query:"worker"`
 }
 
-// ListExecutions returns how long events took, by type and worker. Of a gateway it returns what the cells say that answer, and a [MissingCellsError] if one does not.
+// ListExecutions returns how long events took, by type and worker. Of several cells it returns what those say that answer, and a [MissingCellsError] if one does not.
 func (c *Client) ListExecutions(ctx context.Context, filter ExecutionFilter) ([]Execution, error) {
-	var list executionList
-	_, err := c.Do(ctx, Request{Path: "/stats/executions", Query: queryOf(filter)}, &list)
-	return list.Executions, missing(err, list.UnavailableCells)
+	list, away, err := joined(c, func(at *Client, _ *int) (executionList, error) {
+		var list executionList
+		_, err := at.Do(ctx, Request{Path: "/stats/executions", Query: queryOf(filter)}, &list)
+		return list, err
+	}, func(into *executionList, other executionList) {
+		compare := func(a, b *Execution) int {
+			return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Worker, b.Worker))
+		}
+		into.Executions = joinSorted(into.Executions, other.Executions, compare, func(e *Execution, o Execution) {
+			e.Cycles += o.Cycles
+			e.TotalMS += o.TotalMS
+			e.AverageMS = e.TotalMS / float64(e.Cycles)
+			e.FastestMS, e.LongestMS = min(e.FastestMS, o.FastestMS), max(e.LongestMS, o.LongestMS)
+			if o.LastAt.After(e.LastAt) {
+				e.LastAt, e.LastMS = o.LastAt, o.LastMS
+			}
+		})
+	})
+	return list.Executions, missing(err, away)
 }
 
 type executionList struct {
-	Executions       []Execution `json:"executions"`
-	UnavailableCells []int       `json:"unavailable_cells,omitzero"`
+	Executions []Execution `json:"executions"`
 }
 
 // A Process is one running server on the database, with its counts since its start.
@@ -57,20 +74,27 @@ type Process struct {
 	// WaitingClaims is how many claims wait for events.
 	WaitingClaims int64     `json:"waiting_claims"`
 	UpdatedAt     time.Time `json:"updated_at"`
-	// Cell is the one that it is of, in the answer of a gateway that has asked several; nil: it was not said.
+	// Cell is the one that it is of, where several were asked; nil: one was.
 	Cell *int `json:"cell,omitzero"`
 }
 
-// ListProcesses returns the processes that serve the database. Of a gateway it returns those of the cells that answer, and a [MissingCellsError] if one does not.
+// ListProcesses returns the processes that serve the database. Of several cells it returns those of the cells that answer, and a [MissingCellsError] if one does not.
 func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
-	var list processList
-	_, err := c.Do(ctx, Request{Path: "/stats/processes"}, &list)
-	return list.Processes, missing(err, list.UnavailableCells)
+	list, away, err := joined(c, func(at *Client, cell *int) (processList, error) {
+		var list processList
+		_, err := at.Do(ctx, Request{Path: "/stats/processes"}, &list)
+		for i := range list.Processes {
+			list.Processes[i].Cell = cell
+		}
+		return list, err
+	}, func(into *processList, other processList) {
+		into.Processes = append(into.Processes, other.Processes...)
+	})
+	return list.Processes, missing(err, away)
 }
 
 type processList struct {
-	Processes        []Process `json:"processes"`
-	UnavailableCells []int     `json:"unavailable_cells,omitzero"`
+	Processes []Process `json:"processes"`
 }
 
 // A Version is that of a server.

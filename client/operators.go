@@ -1,7 +1,10 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -48,16 +51,43 @@ type HistoryErrors struct {
 	// LookedAt is how many failures the server looked at, those with the newest EventTS; Complete is whether these were all.
 	LookedAt int  `json:"looked_at"`
 	Complete bool `json:"complete"`
-	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	// UnavailableCells are those of several cells that do not answer: their part is missing.
 	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // HistoryErrors groups failures by their cause. The server looks at up to 10,000 of them.
 func (c *Client) HistoryErrors(ctx context.Context, filter CauseFilter) (HistoryErrors, error) {
-	var found HistoryErrors
-	_, err := c.Do(ctx, Request{Path: "/history/errors", Query: queryOf(filter)}, &found)
+	found, away, err := joined(c, func(at *Client, _ *int) (HistoryErrors, error) {
+		var found HistoryErrors
+		_, err := at.Do(ctx, Request{Path: "/history/errors", Query: queryOf(filter)}, &found)
+		return found, err
+	}, func(into *HistoryErrors, other HistoryErrors) {
+		byCause := func(a, b *Cause) int { return strings.Compare(a.Cause, b.Cause) }
+		into.Causes += other.Causes
+		into.LookedAt += other.LookedAt
+		into.Complete = into.Complete && other.Complete
+		into.Errors = joinSorted(into.Errors, other.Errors, byCause, func(cause *Cause, o Cause) {
+			into.Causes-- // it is one
+			cause.Count += o.Count
+			cause.Queues, cause.Types = union(cause.Queues, o.Queues), union(cause.Types, o.Types)
+			if o.FirstAt.Before(cause.FirstAt) {
+				cause.FirstAt = o.FirstAt
+			}
+			if o.LastAt.After(cause.LastAt) {
+				cause.LastAt, cause.Example = o.LastAt, o.Example
+			}
+		})
+		slices.SortStableFunc(into.Errors, func(a, b Cause) int { return cmp.Or(cmp.Compare(b.Count, a.Count), b.LastAt.Compare(a.LastAt)) })
+		into.Errors = into.Errors[:min(len(into.Errors), cmp.Or(filter.Limit, defaultCauses))]
+	})
+	if len(away) > 0 {
+		found.UnavailableCells, found.Complete = away, false
+	}
 	return found, err
 }
+
+// defaultCauses is how many causes there are at most, unless a filter says so.
+const defaultCauses = 20
 
 // WorkersParams say which workers to list. Its zero value is those that hold a lease or were seen within an hour.
 type WorkersParams struct {
@@ -99,15 +129,57 @@ type Workers struct {
 	CountedSince time.Time `json:"counted_since"`
 	// Complete is false where there were too many waiting events to look at all leases.
 	Complete bool `json:"complete"`
-	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	// UnavailableCells are those of several cells that do not answer: their part is missing.
 	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // ListWorkers returns the workers that hold a lease or were seen lately.
 func (c *Client) ListWorkers(ctx context.Context, p WorkersParams) (Workers, error) {
-	var found Workers
-	_, err := c.Do(ctx, Request{Path: "/stats/workers", Query: queryOf(p)}, &found)
+	found, away, err := joined(c, func(at *Client, _ *int) (Workers, error) {
+		var found Workers
+		_, err := at.Do(ctx, Request{Path: "/stats/workers", Query: queryOf(p)}, &found)
+		return found, err
+	}, func(into *Workers, other Workers) {
+		byName := func(a, b *ListedWorker) int { return strings.Compare(a.Worker, b.Worker) }
+		into.Total += other.Total
+		into.Complete = into.Complete && other.Complete
+		if other.CountedSince.Before(into.CountedSince) {
+			into.CountedSince = other.CountedSince
+		}
+		into.Workers = joinSorted(into.Workers, other.Workers, byName, func(w *ListedWorker, o ListedWorker) {
+			into.Total-- // it is one
+			w.add(o)
+		})
+		slices.SortStableFunc(into.Workers, func(a, b ListedWorker) int {
+			return cmp.Or(cmp.Compare(b.Leases, a.Leases), b.LastSeenAt.Compare(a.LastSeenAt))
+		})
+		into.Workers = into.Workers[:min(len(into.Workers), cmp.Or(p.Limit, defaultPage))]
+	})
+	if len(away) > 0 {
+		found.UnavailableCells, found.Complete = away, false
+	}
 	return found, err
+}
+
+// add adds what another cell knows of the worker.
+func (w *ListedWorker) add(o ListedWorker) {
+	if w.AverageMS == nil {
+		w.AverageMS = o.AverageMS
+	} else if o.AverageMS != nil {
+		average := (*w.AverageMS*float64(w.Ended) + *o.AverageMS*float64(o.Ended)) / float64(w.Ended+o.Ended)
+		w.AverageMS = &average
+	}
+	w.Queues = union(w.Queues, o.Queues)
+	w.Leases += o.Leases
+	w.Ended += o.Ended
+	w.Failed += o.Failed
+	w.LongestMS = greatest(w.LongestMS, o.LongestMS)
+	if w.OldestLease == nil || o.OldestLease != nil && o.OldestLease.ClaimedAt.Before(w.OldestLease.ClaimedAt) {
+		w.OldestLease = o.OldestLease
+	}
+	if o.LastSeenAt.After(w.LastSeenAt) {
+		w.LastSeenAt = o.LastSeenAt
+	}
 }
 
 // A Holder is something that holds others back. Fields that say nothing about its kind are zero.
@@ -135,7 +207,7 @@ type Holder struct {
 	Events int `json:"events,omitzero"`
 	// OfKind is how many of the kind there are; up to a hundred are listed.
 	OfKind int `json:"of_kind"`
-	// Cell is the one that it is of, in the answer of a gateway that has asked several; nil: it was not said.
+	// Cell is the one that it is of, where several were asked; nil: one was.
 	Cell *int `json:"cell,omitzero"`
 }
 
@@ -144,13 +216,25 @@ type Holders struct {
 	Holders []Holder `json:"holders"`
 	// Complete is false where there were too many events to look at all leases or all exhausted events.
 	Complete bool `json:"complete"`
-	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	// UnavailableCells are those of several cells that do not answer: their part is missing.
 	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // ListHolders returns what holds others back, such as transactions and leases that do not end, with what to do about it.
 func (c *Client) ListHolders(ctx context.Context) (Holders, error) {
-	var found Holders
-	_, err := c.Do(ctx, Request{Path: "/stats/holders"}, &found)
+	found, away, err := joined(c, func(at *Client, cell *int) (Holders, error) {
+		var found Holders
+		_, err := at.Do(ctx, Request{Path: "/stats/holders"}, &found)
+		for i := range found.Holders {
+			found.Holders[i].Cell = cell
+		}
+		return found, err
+	}, func(into *Holders, other Holders) {
+		into.Complete = into.Complete && other.Complete
+		into.Holders = append(into.Holders, other.Holders...)
+	})
+	if len(away) > 0 {
+		found.UnavailableCells, found.Complete = away, false
+	}
 	return found, err
 }

@@ -69,13 +69,12 @@ type queueQuery struct {
 
 // FilterQueues is ListQueues of the queues that the filter takes.
 func (c *Client) FilterQueues(ctx context.Context, filter QueueFilter) iter.Seq2[QueueStats, error] {
-	return listOf(ctx, c, "/queues", queueQuery{largePages, filter}, func(p queuePage) page[QueueStats] { return page[QueueStats]{p.Queues, p.Next} })
+	return listOfCells(ctx, c, "/queues", queueQuery{largePages, filter}, byQueue, func(p queuePage) page[QueueStats] { return page[QueueStats]{p.Queues, p.Next} })
 }
 
 type queuePage struct {
-	Queues           []QueueStats `json:"queues"`
-	Next             *string      `json:"next"`
-	UnavailableCells []int        `json:"unavailable_cells,omitzero"`
+	Queues []QueueStats `json:"queues"`
+	Next   *string      `json:"next"`
 }
 
 // QueueSettings are the policy of a queue. Where a field is zero, the parameters of the calls apply, or the defaults of the server.
@@ -299,7 +298,7 @@ type Queue struct {
 	ExpiredLastHour int           `json:"expired_last_hour"`
 	Estimated       bool          `json:"estimated"`
 	DeadLettersOf   []string      `json:"dead_letters_of"`
-	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	// UnavailableCells are those of several cells that do not answer: their part is missing.
 	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
@@ -344,8 +343,22 @@ func (q *Queue) UnmarshalJSON(text []byte) error {
 // GetQueue returns the policy of a queue and its counts. A queue can have events and no policy: then it is the default one, and has version 0. It fails with
 // [ErrQueueNotDeclared] if it has neither, and the server takes declared queues alone.
 func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
-	var q Queue
-	_, err := c.Do(ctx, Request{Path: queuePath(name, "")}, &q)
+	q, away, err := joined(c, func(at *Client, _ *int) (Queue, error) {
+		var q Queue
+		_, err := at.Do(ctx, Request{Path: queuePath(name, "")}, &q)
+		return q, err
+	}, func(into *Queue, q Queue) {
+		into.Ready += q.Ready
+		into.Scheduled += q.Scheduled
+		into.Waiting += q.Waiting
+		into.Leased += q.Leased
+		into.OldestReadyAge = max(into.OldestReadyAge, q.OldestReadyAge)
+		into.DoneLastHour += q.DoneLastHour
+		into.ExpiredLastHour += q.ExpiredLastHour
+		into.Estimated = into.Estimated || q.Estimated
+		into.DeadLettersOf = union(into.DeadLettersOf, q.DeadLettersOf)
+	})
+	q.UnavailableCells = away
 	return q, err
 }
 
@@ -383,9 +396,11 @@ func (c *Client) policy(ctx context.Context, req Request) (Policy, error) {
 // PurgeQueue moves the events of a queue that nobody has a lease on into history as cancelled, and returns how many. An uncertain call is not
 // repeated.
 func (c *Client) PurgeQueue(ctx context.Context, name string) (purged int, err error) {
-	var answer purgedEvents
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/purge")}, &answer)
-	return answer.Purged, err
+	return sumOfCells(c, 0, func(at *Client, _ int) (int, error) {
+		var answer purgedEvents
+		_, err := at.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/purge")}, &answer)
+		return answer.Purged, err
+	})
 }
 
 type purgedEvents struct {
@@ -426,9 +441,12 @@ type MoveParams struct {
 // MoveEvents moves the events of a queue that nobody has a lease on into another queue, and returns how many. They keep their ids, attempts and
 // options. Events that are moved when the call fails stay moved, and an uncertain call is not repeated: its count would be lost.
 func (c *Client) MoveEvents(ctx context.Context, from string, p MoveParams) (moved int, err error) {
-	var answer movedEvents
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(from, "/move"), Body: p}, &answer)
-	return answer.Moved, err
+	return sumOfCells(c, p.Limit, func(at *Client, limit int) (int, error) {
+		p.Limit = limit
+		var answer movedEvents
+		_, err := at.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(from, "/move"), Body: p}, &answer)
+		return answer.Moved, err
+	})
 }
 
 type movedEvents struct {
@@ -448,9 +466,12 @@ type RunParams struct {
 // RunQueue makes the events of a queue claimable now that wait for their time, in the order in which they would have become so, and returns how
 // many. Leased events stay as they are. Events that are run when the call fails stay so, and an uncertain call is not repeated: its count would be lost.
 func (c *Client) RunQueue(ctx context.Context, name string, p RunParams) (run int, err error) {
-	var answer runEvents
-	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/run"), Body: p}, &answer)
-	return answer.Run, err
+	return sumOfCells(c, p.Limit, func(at *Client, limit int) (int, error) {
+		p.Limit = limit
+		var answer runEvents
+		_, err := at.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/run"), Body: p}, &answer)
+		return answer.Run, err
+	})
 }
 
 type runEvents struct {

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"net/http"
 	"strconv"
@@ -99,7 +100,7 @@ type Redrive struct {
 	UpdatedAt  time.Time  `json:"updated_at"`
 	FinishedAt *time.Time `json:"finished_at,omitzero"`
 	// Others are the redrives on other cells behind a gateway that were created with it, each with an id of its own. Only [Client.CreateRedrive] returns them.
-	Others []int64 `json:"others,omitzero"`
+	Others []int64 `json:"others,omitzero"` // of this package: no server says so
 }
 
 // HasEnded reports whether the redrive is done, was cancelled, or has failed.
@@ -111,7 +112,27 @@ func (c *Client) CreateRedrive(ctx context.Context, r NewRedrive) (Redrive, erro
 	if r.IdempotencyKey == "" && c.makesKeys() {
 		r.IdempotencyKey = newKey()
 	}
-	return c.redrive(ctx, Request{Method: http.MethodPost, Path: "/redrives", Body: createRedriveRequest{NewRedrive: r}, Repeatable: r.IdempotencyKey != ""})
+	create := func(at *Client) (Redrive, error) {
+		return at.redrive(ctx, Request{Method: http.MethodPost, Path: "/redrives", Body: createRedriveRequest{NewRedrive: r}, Repeatable: r.IdempotencyKey != ""})
+	}
+	first, err := create(c)
+	numbers := partsOf(err)
+	if numbers == nil {
+		return first, err
+	}
+	r.Rate /= float64(len(numbers)) // together they are as fast as one
+	for i, number := range numbers {
+		made, err := create(c.Cell(number))
+		switch {
+		case err != nil:
+			return first, fmt.Errorf("cell %d: %w", number, err)
+		case i == 0:
+			first = made
+		default:
+			first.Others = append(first.Others, made.ID)
+		}
+	}
+	return first, nil
 }
 
 // createRedriveRequest is the body of a call that creates a redrive or counts what it would match.
@@ -128,8 +149,13 @@ func (c *Client) redrive(ctx context.Context, req Request) (Redrive, error) {
 
 // CountRedrive returns how many events a redrive would match, and whether that is an estimate. It changes nothing.
 func (c *Client) CountRedrive(ctx context.Context, r NewRedrive) (matched int64, isEstimate bool, err error) {
-	counted, err := c.redrive(ctx, Request{Method: http.MethodPost, Path: "/redrives", Body: createRedriveRequest{r, true}, Repeatable: true})
-	return counted.Matched, counted.Estimate, err
+	counted, away, err := joined(c, func(at *Client, _ *int) (Redrive, error) {
+		return at.redrive(ctx, Request{Method: http.MethodPost, Path: "/redrives", Body: createRedriveRequest{r, true}, Repeatable: true})
+	}, func(into *Redrive, other Redrive) {
+		into.Matched += other.Matched
+		into.Estimate = into.Estimate || other.Estimate
+	})
+	return counted.Matched, counted.Estimate, missing(err, away)
 }
 
 // A RedriveListing says which redrives to list. Its zero value is all.
@@ -142,13 +168,12 @@ type RedriveListing struct {
 
 // ListRedrives returns redrives, the latest first: those that have not ended, or did so within 30 days. An error is the last thing it returns.
 func (c *Client) ListRedrives(ctx context.Context, listing RedriveListing) iter.Seq2[Redrive, error] {
-	return listOf(ctx, c, "/redrives", listing, func(p redrivePage) page[Redrive] { return page[Redrive]{p.Redrives, p.Next} })
+	return listOfCells(ctx, c, "/redrives", listing, byAge, func(p redrivePage) page[Redrive] { return page[Redrive]{p.Redrives, p.Next} })
 }
 
 type redrivePage struct {
-	Redrives         []Redrive `json:"redrives"`
-	Next             *string   `json:"next"`
-	UnavailableCells []int     `json:"unavailable_cells,omitzero"`
+	Redrives []Redrive `json:"redrives"`
+	Next     *string   `json:"next"`
 }
 
 // GetRedrive returns a redrive. It fails with [ErrNotFound].

@@ -123,9 +123,8 @@ func (c *Client) ListSchedules(ctx context.Context, filter ScheduleFilter) iter.
 }
 
 type schedulePage struct {
-	Schedules        []Schedule `json:"schedules"`
-	Next             *string    `json:"next"`
-	UnavailableCells []int      `json:"unavailable_cells,omitzero"`
+	Schedules []Schedule `json:"schedules"`
+	Next      *string    `json:"next"`
 }
 
 // PreviewParams say which occurrences to preview.

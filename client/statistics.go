@@ -1,8 +1,11 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -36,7 +39,7 @@ type QueueSeries struct {
 	Totals SeriesTotals `json:"totals"`
 	// Buckets come oldest first, without those that begin later than now.
 	Buckets []SeriesBucket `json:"buckets"`
-	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	// UnavailableCells are those of several cells that do not answer: their part is missing.
 	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
@@ -93,11 +96,57 @@ func (s QueueSeries) MarshalJSON() ([]byte, error) {
 	}{plain(s), duration(s.Bucket)})
 }
 
-// QueueStats returns the statistics of a queue over time.
+// QueueStats returns the statistics of a queue over time. Those of several cells are added up; percentiles are the greatest of the cells'.
 func (c *Client) QueueStats(ctx context.Context, queue string, p SeriesParams) (QueueSeries, error) {
-	var series QueueSeries
-	_, err := c.Do(ctx, Request{Path: queuePath(queue, "/stats"), Query: queryOf(p)}, &series)
+	series, away, err := joined(c, func(at *Client, _ *int) (QueueSeries, error) {
+		var series QueueSeries
+		_, err := at.Do(ctx, Request{Path: queuePath(queue, "/stats"), Query: queryOf(p)}, &series)
+		return series, err
+	}, joinSeries)
+	if len(away) > 0 {
+		series.UnavailableCells, series.Complete = away, false
+	}
 	return series, err
+}
+
+// joinSeries adds the statistics that another cell has of a queue. Percentiles are the greatest of those of the cells, below which that share of all is in any case.
+func joinSeries(into *QueueSeries, s QueueSeries) {
+	joinBounds(&into.Since, &into.SampledAt, &into.CountedThrough, s.Since, s.SampledAt, s.CountedThrough)
+	into.Complete = into.Complete && s.Complete
+	into.Counted += s.Counted
+	into.Totals.add(s.Totals)
+	into.Buckets = joinSorted(into.Buckets, s.Buckets, func(a, b *SeriesBucket) int { return a.Start.Compare(b.Start) }, func(into *SeriesBucket, b SeriesBucket) {
+		into.Samples = max(into.Samples, b.Samples)
+		into.Ready, into.Scheduled, into.Waiting, into.Leased = total(into.Ready, b.Ready), total(into.Scheduled, b.Scheduled), total(into.Waiting, b.Waiting), total(into.Leased, b.Leased)
+		into.OldestReadyAgeMS, into.MaxReady = greatest(into.OldestReadyAgeMS, b.OldestReadyAgeMS), total(into.MaxReady, b.MaxReady)
+		if into.Estimated == nil || b.Estimated != nil && *b.Estimated {
+			into.Estimated = b.Estimated
+		}
+		into.add(b.SeriesTotals)
+		into.Complete = into.Complete && b.Complete
+	})
+}
+
+// joinBounds joins what cells say of since when there are statistics, of their latest sample, and of the time up to which outcomes are counted: what holds for all of them.
+func joinBounds(since, sampledAt, through **time.Time, otherSince, otherSampledAt, otherThrough *time.Time) {
+	*since = earliest(*since, otherSince)
+	for _, one := range []struct {
+		into  **time.Time
+		other *time.Time
+	}{{sampledAt, otherSampledAt}, {through, otherThrough}} {
+		if *one.into != nil && (one.other == nil || one.other.Before(**one.into)) {
+			*one.into = one.other
+		}
+	}
+}
+
+func (t *SeriesTotals) add(o SeriesTotals) {
+	t.Done += o.Done
+	t.Failed += o.Failed
+	t.Expired += o.Expired
+	t.Cancelled += o.Cancelled
+	t.WaitP50MS, t.WaitP95MS = greatest(t.WaitP50MS, o.WaitP50MS), greatest(t.WaitP95MS, o.WaitP95MS)
+	t.ProcessingP50MS, t.ProcessingP95MS = greatest(t.ProcessingP50MS, o.ProcessingP50MS), greatest(t.ProcessingP95MS, o.ProcessingP95MS)
 }
 
 // OverviewParams say of which queues and of which time an overview is. Its zero value is the fifty queues with most failures in the last hour.
@@ -133,7 +182,7 @@ type QueuesOverview struct {
 	Totals   OverviewFigures  `json:"totals"`
 	Outcomes []OverviewBucket `json:"outcomes"`
 	Queues   []OverviewQueue  `json:"queues"`
-	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	// UnavailableCells are those of several cells that do not answer: their part is missing.
 	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
@@ -195,9 +244,92 @@ func (o QueuesOverview) MarshalJSON() ([]byte, error) {
 	}{plain(o), duration(o.Bucket)})
 }
 
-// QueuesOverview returns statistics of many queues at once, those with problems first.
+// QueuesOverview returns statistics of many queues at once, those with problems first. Those of several cells are added up, of the first 200 queues of each; percentiles are the greatest of the
+// cells'.
 func (c *Client) QueuesOverview(ctx context.Context, p OverviewParams) (QueuesOverview, error) {
-	var overview QueuesOverview
-	_, err := c.Do(ctx, Request{Path: "/stats/queues", Query: queryOf(p)}, &overview)
-	return overview, err
+	ask := func(at *Client, p OverviewParams) (QueuesOverview, error) {
+		var overview QueuesOverview
+		_, err := at.Do(ctx, Request{Path: "/stats/queues", Query: queryOf(p)}, &overview)
+		return overview, err
+	}
+	overview, err := ask(c, p)
+	if partsOf(err) == nil {
+		return overview, err
+	}
+	const most, usual = 200, 50
+	limit, offset := cmp.Or(p.Limit, usual), p.Offset
+	p.Limit, p.Offset = most, 0
+	all, away, err := joined(c, func(at *Client, _ *int) (QueuesOverview, error) { return ask(at, p) }, joinOverview)
+	slices.SortFunc(all.Queues, func(a, b OverviewQueue) int { return compareQueues(p.Order, &a, &b) })
+	all.Queues = all.Queues[min(offset, len(all.Queues)):min(offset+limit, len(all.Queues))]
+	if len(away) > 0 {
+		all.UnavailableCells, all.Complete = away, false
+	}
+	return all, err
+}
+
+// compareQueues compares two queues of an overview in its order.
+func compareQueues(order string, a, b *OverviewQueue) int {
+	byCount, byAge := 0, 0
+	switch order {
+	case "", "failed":
+		byCount, byAge = cmp.Compare(b.Failed+b.Expired, a.Failed+a.Expired), compareAges(a, b)
+	case "waiting":
+		byCount = cmp.Compare(b.Ready+b.Waiting, a.Ready+a.Waiting)
+	case "oldest":
+		byAge = compareAges(a, b)
+	}
+	return cmp.Or(byCount, byAge, strings.Compare(a.Queue, b.Queue))
+}
+
+// compareAges has the queue with the oldest ready event come first, and those without one last.
+func compareAges(a, b *OverviewQueue) int {
+	age := func(q *OverviewQueue) float64 {
+		if q.OldestReadyAgeMS == nil {
+			return -1
+		}
+		return *q.OldestReadyAgeMS
+	}
+	return cmp.Compare(age(b), age(a))
+}
+
+// joinOverview adds the overview of another cell.
+func joinOverview(into *QueuesOverview, o QueuesOverview) {
+	byName := func(a, b *OverviewQueue) int { return strings.Compare(a.Queue, b.Queue) }
+	joinBounds(&into.Since, &into.SampledAt, &into.CountedThrough, o.Since, o.SampledAt, o.CountedThrough)
+	into.Live, into.Complete = into.Live && o.Live, into.Complete && o.Complete
+	into.Counted += o.Counted
+	into.Total += o.Total
+	into.Totals.add(o.Totals)
+	into.Outcomes = joinSorted(into.Outcomes, o.Outcomes, func(a, b *OverviewBucket) int { return a.Start.Compare(b.Start) }, func(into *OverviewBucket, b OverviewBucket) {
+		into.Done += b.Done
+		into.Failed += b.Failed
+		into.Expired += b.Expired
+		into.Cancelled += b.Cancelled
+		into.Complete = into.Complete && b.Complete
+	})
+	into.Queues = joinSorted(into.Queues, o.Queues, byName, func(q *OverviewQueue, other OverviewQueue) {
+		into.Total-- // it is one queue
+		q.add(other.OverviewFigures)
+		q.Paused = q.Paused || other.Paused
+		if q.Push == nil {
+			q.Push = other.Push
+		}
+		q.WaitP95MS, q.ProcessingP95MS = greatest(q.WaitP95MS, other.WaitP95MS), greatest(q.ProcessingP95MS, other.ProcessingP95MS)
+		for i := range min(len(q.ReadySeries), len(other.ReadySeries)) {
+			q.ReadySeries[i] = total(q.ReadySeries[i], other.ReadySeries[i])
+		}
+	})
+}
+
+func (f *OverviewFigures) add(o OverviewFigures) {
+	f.Ready += o.Ready
+	f.Scheduled += o.Scheduled
+	f.Waiting += o.Waiting
+	f.Leased += o.Leased
+	f.OldestReadyAgeMS, f.Estimated = greatest(f.OldestReadyAgeMS, o.OldestReadyAgeMS), f.Estimated || o.Estimated
+	f.Done += o.Done
+	f.Failed += o.Failed
+	f.Expired += o.Expired
+	f.Cancelled += o.Cancelled
 }

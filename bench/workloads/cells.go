@@ -15,8 +15,7 @@ import (
 
 // Cells is events from insert to ack, many in each request, through a gateway in front of several cells, in turns with the same through a gateway in front of one of
 // them. Each cell has a PostgreSQL of its own, held to a share of the processors, so that a machine with few of them shows what more databases are worth: the rest has to
-// be enough for the gateways, the servers and the clients. Then, if asked for and with nothing held, pages of history are read from all cells and from one, and clients
-// of the other cells are measured while one cell does not answer.
+// be enough for the gateways, the servers and the clients. Then, if asked for and with nothing held, clients of the other cells are measured while one cell does not answer.
 type Cells struct {
 	Cells       int           `default:"4" least:"2" most:"16" placeholder:"N" help:"How many cells."`
 	Share       float64       `default:"0.25" placeholder:"N" help:"How many processors each PostgreSQL may use (needs Linux, and root or a delegated control group); 0: as many as it likes."`
@@ -24,8 +23,6 @@ type Cells struct {
 	Batch       int           `default:"100" most:"1000" placeholder:"N" help:"Events in each request."`
 	Rounds      int           `default:"5" placeholder:"N" help:"How many turns one cell and all of them get."`
 	Duration    time.Duration `default:"10s" help:"How long each turn takes, after the warm-up."`
-	HistoryRows int           `least:"0" most:"100000000" default:"0" placeholder:"N" help:"Events in the history of each cell of which pages are read; 0 leaves that out."`
-	HistoryRead int           `default:"200" placeholder:"N" help:"How many pages are read from one cell and from all of them."`
 	AwayRate    float64       `default:"0" placeholder:"N" help:"Events a second on each cell, one by one, while the last cell answers and while it does not; 0 leaves that out."`
 }
 
@@ -86,10 +83,7 @@ func (w *Cells) run(ctx context.Context, s *session) (err error) {
 			return err
 		}
 	}
-	if w.HistoryRows == 0 {
-		return nil
-	}
-	return w.readHistory(ctx, s, f)
+	return nil
 }
 
 // start starts the cells and the gateways.
@@ -345,73 +339,6 @@ func (f *fleet) free() error {
 		if err := postgres.group.hold(0); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// readHistory fills the history of each cell, and reads its first two pages through both gateways in turns.
-func (w *Cells) readHistory(ctx context.Context, s *session, f *fleet) error {
-	if err := f.free(); err != nil {
-		return err
-	}
-	for number, cell := range f.cells {
-		s.progress.show("filling the history of cell %d", number)
-		var n int
-		err := cell.db.conn.QueryRow(ctx, historyPartitionsStatement).Scan(&n)
-		if err == nil {
-			_, err = cell.db.conn.Exec(ctx, historyStatement, w.HistoryRows, number, w.Cells, string(s.payload))
-		}
-		if err == nil {
-			err = cell.db.conn.QueryRow(ctx, historyIndexStatement).Scan(&n)
-		}
-		if err == nil {
-			_, err = cell.db.conn.Exec(ctx, `vacuum analyze agent.event_hist`)
-		}
-		if err == nil {
-			_, err = cell.db.conn.Exec(ctx, checkpointStatement)
-		}
-		if err != nil {
-			return fmt.Errorf("filling the history of cell %d: %w", number, err)
-		}
-	}
-	const pages, warmups = 2, 10 // connections, plans and caches
-	from := []*server{f.one, f.all}
-	var times [2][pages]load.Histogram
-	for i := range from {
-		for page := range pages {
-			times[i][page] = load.NewHistogram()
-		}
-	}
-	for read := range w.HistoryRead + warmups {
-		s.progress.show("reading pages of history: %d of %d", read, w.HistoryRead)
-		for i, srv := range from {
-			cursor := ""
-			for page := range pages {
-				begin := time.Now()
-				n, next, err := srv.target.HistoryPage(ctx, cursor)
-				if err == nil && (n == 0 || next == "") {
-					err = fmt.Errorf("page %d of history has %d events, and no next one", page+1, n)
-				}
-				if err != nil {
-					return err
-				}
-				if cursor = next; read >= warmups {
-					times[i][page].Add(time.Since(begin))
-				}
-			}
-		}
-	}
-	results := make([]*report.Result, len(from))
-	for i, label := range []string{"one cell", fmt.Sprintf("%d cells", w.Cells)} {
-		results[i] = &report.Result{Label: "history, " + label, Latency: map[string]load.Latency{}}
-		for page := range pages {
-			results[i].Latency[fmt.Sprintf("page %d", page+1)] = times[i][page].Latency()
-		}
-		s.add(results[i])
-	}
-	for page := range pages {
-		name := fmt.Sprintf("page %d", page+1)
-		s.compare(fmt.Sprintf("%s of history over %d cells over one", name, w.Cells), results[1].Latency[name].P50/results[0].Latency[name].P50)
 	}
 	return nil
 }

@@ -36,22 +36,6 @@ const (
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`
 	claimOneStatement  = `select e.id, agent.receipt(e) from agent.claim_event(3, interval '24 hours', $1) e`
 
-	// History of a cell, as history.sql makes it: events that ended within the last three months, of many cells in turns. Their ids are far beyond those that are given
-	// out meanwhile.
-	historyPartitionsStatement = `
-		select count(agent_private.create_history_partition(now() - i * interval '7 days')) from generate_series(0, 12) i
-		where agent_private.history_flavour() = 'partitioned'`
-	historyStatement = `
-		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
-		select ($2::int8 << 45) + 1000000000000 + i, ts, 1, ts, array[ts], $4::text::jsonb, 'history-' || $2 || '-' || i % 20, ts, case when i % 1000 = 0 then 'expired' else 'done' end, ts
-		from (select i, now() - (($1::int8 - i) * $3 - $2) * interval '7 s' / $3 from generate_series(1, $1::int8) i) as n (i, ts)`
-	historyIndexStatement = `
-		select count(brin_summarize_new_values(i.indexrelid))
-		from pg_index i
-		join pg_class c on c.oid = i.indexrelid and c.relkind = 'i'
-		join pg_am m on m.oid = c.relam and m.amname = 'brin'
-		join pg_inherits h on h.inhrelid = i.indrelid and h.inhparent = 'agent.event_hist'::regclass`
-
 	// Backlogs, a statement for each chunk. Events become claimable a microsecond after one another, as if inserted in a
 	// row, the newest of them now; those of the future lie between 1 and 2 hours ahead.
 	readyStatement = `

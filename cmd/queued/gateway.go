@@ -75,7 +75,7 @@ func (c *gatewayStartCmd) serve(ctx context.Context, reader *settingsReader, log
 	config := gateway.Config{
 		Cells: c.Cells, Key: c.Key, TLS: toCells, Version: sql.Version(), Logger: logger, Registry: prometheus.NewRegistry(),
 		AnswerTimeout: c.AnswerTimeout, MaxCalls: c.MaxCellCalls, MaxWaits: c.MaxCellWaits,
-		HidePayloads: c.UIPayloads == "hidden", LogAll: c.AccessLog == "all", LoopbackOnly: isLoopback(tcp), Hosts: c.Hosts,
+		LogAll: c.AccessLog == "all", LoopbackOnly: isLoopback(tcp), Hosts: c.Hosts,
 	}
 	var tlsConfig *tls.Config
 	if cert != nil {
@@ -85,7 +85,7 @@ func (c *gatewayStartCmd) serve(ctx context.Context, reader *settingsReader, log
 		}
 		cert.Register(config.Registry)
 	}
-	g, err := gateway.New(config) //nolint:contextcheck // each request has its own
+	g, err := gateway.New(config)
 	if err != nil {
 		_ = listener.Close()
 		return err

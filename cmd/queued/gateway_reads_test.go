@@ -1,150 +1,129 @@
 package main
 
 import (
-	"cmp"
+	"bytes"
 	"encoding/csv"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"maps"
+	"iter"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/queued/queued/client"
 )
 
-// ids reads a listing of a program page by page and returns what is in a member of its elements.
-func ids(t *testing.T, f *fleet, p *program, path, list, member string, limit int) (found []string) {
-	t.Helper()
-	for cursor := ""; ; {
-		at := path + fmt.Sprintf("limit=%d", limit)
-		if cursor != "" {
-			at += "&cursor=" + url.QueryEscape(cursor)
-		}
-		page := p.want(http.StatusOK, http.MethodGet, at, "", "Authorization: Bearer "+keyOfCells).decode(t)
-		if p == f.program && fmt.Sprint(page["unavailable_cells"]) != "[]" {
-			t.Fatalf("%s: %v", at, page)
-		}
-		for _, element := range page[list].([]any) {
-			found = append(found, fmt.Sprint(element.(map[string]any)[member]))
-		}
-		next, isNext := page["next"].(string)
-		if !isNext {
-			return found
-		}
-		cursor = next
+// client returns a client of the gateway, which tries each call once.
+func (f *fleet) client() *client.Client {
+	f.t.Helper()
+	c, err := client.New(client.Config{URL: "http://" + f.addr, Key: keyOfCells, RetryFor: -1})
+	if err != nil {
+		f.t.Fatal(err)
 	}
+	f.t.Cleanup(c.Close)
+	return c
 }
 
-func TestGatewayReadsOverCells(t *testing.T) {
+// listed returns the ids of a listing, as texts.
+func listed[T any](t *testing.T, values iter.Seq2[T, error], id func(T) any) (ids []string) {
+	t.Helper()
+	for value, err := range values {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, fmt.Sprint(id(value)))
+	}
+	return ids
+}
+
+func TestClientReadsCellsAsOne(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
+	c := f.client()
 	queues := f.queuesOn()
-	for n := range 12 {
+	for n := range 4 {
 		for number, queue := range queues {
 			at := fmt.Sprintf("2026-02-03T04:05:%02d.%dZ", n/3, (n+number)%3)
 			f.call(http.StatusCreated, http.MethodPost, "/events?queue="+queue+"&vt="+url.QueryEscape("2036-02-03T04:05:00."+fmt.Sprint(n%4)+"Z"), `{}`)
 			f.call(http.StatusCreated, http.MethodPost, "/events?queue="+queue+"&event_ts="+url.QueryEscape(at), `{}`)
 			event := f.claim(queue, "10s")
 			f.call(http.StatusNoContent, http.MethodDelete, fmt.Sprintf("/events/%.0f?receipt=%s", event["id"], url.QueryEscape(event["receipt"].(string))), "")
-			f.call(http.StatusCreated, http.MethodPost, "/schedules", fmt.Sprintf(`{"queue":%q,"event":{},"at":"2040-01-%02dT00:00:00Z"}`, queue, 1+(n*7+number)%12))
 			f.call(http.StatusAccepted, http.MethodPost, "/redrives", fmt.Sprintf(`{"filter":{"queue":%q,"outcome":"failed"}}`, queue))
 		}
 	}
-	for _, listing := range []struct{ path, list, time, order string }{
-		{"/events?", "events", "vt", "ascending"},
-		{"/history?", "events", "event_ts", "descending"},
-		{"/history?outcome=done&", "events", "event_ts", "descending"},
-		{"/schedules?", "schedules", "created_at", "ascending"},
-		{"/schedules?due_before=2041-01-01T00:00:00Z&", "schedules", "next_at", "ascending"},
-		{"/redrives?", "redrives", "created_at", "descending"},
+	ofEvent, ofRedrive := func(e client.Event) any { return e.ID }, func(r client.Redrive) any { return r.ID }
+	for what, list := range map[string]func(*client.Client) []string{
+		"events": func(c *client.Client) []string {
+			return listed(t, c.ListEvents(t.Context(), client.EventFilter{PageSize: 3}), ofEvent)
+		},
+		"history": func(c *client.Client) []string {
+			return listed(t, c.ListHistory(t.Context(), client.HistoryFilter{PageSize: 3}), ofEvent)
+		},
+		"redrives": func(c *client.Client) []string {
+			return listed(t, c.ListRedrives(t.Context(), client.RedriveListing{PageSize: 3}), ofRedrive)
+		},
 	} {
-		type row struct {
-			ID   int64
-			Time string
+		all := list(c)
+		own := [2][]string{list(c.Cell(0)), list(c.Cell(1))}
+		if len(own[0]) < 4 || len(own[1]) < 4 || len(all) != len(own[0])+len(own[1]) {
+			t.Errorf("%s: %v of %v", what, all, own)
 		}
-		var want []row
-		for _, cell := range f.cells {
-			page := cell.want(http.StatusOK, http.MethodGet, listing.path+"limit=1000", "", "Authorization: Bearer "+keyOfCells).decode(t)
-			for _, element := range page[listing.list].([]any) {
-				e := element.(map[string]any)
-				text := strings.TrimSuffix(e[listing.time].(string), "Z")
-				want = append(want, row{int64(e["id"].(float64)), text})
+		for number := range own { // each cell's part is in its order
+			var part []string
+			for _, id := range all {
+				if slices.Contains(own[number], id) {
+					part = append(part, id)
+				}
 			}
-		}
-		slices.SortFunc(want, func(a, b row) int {
-			order := cmp.Or(strings.Compare(a.Time, b.Time), cmp.Compare(a.ID, b.ID))
-			if listing.order == "descending" {
-				return -order
-			}
-			return order
-		})
-		var reference []string
-		for _, r := range want {
-			reference = append(reference, fmt.Sprint(float64(r.ID)))
-		}
-		if len(reference) < 24 {
-			t.Fatalf("%s has %d", listing.path, len(reference))
-		}
-		for _, limit := range []int{1, 5, 1000} {
-			if got := ids(t, f, f.program, listing.path, listing.list, "id", limit); !slices.Equal(got, reference) {
-				t.Errorf("%s in pages of %d: got %v, want %v", listing.path, limit, got, reference)
+			if !slices.Equal(part, own[number]) {
+				t.Errorf("%s of cell %d are %v, want %v", what, number, part, own[number])
 			}
 		}
 	}
-
-	records, err := csv.NewReader(strings.NewReader(f.call(http.StatusOK, http.MethodGet, "/history?format=csv", "").body)).ReadAll()
-	if err != nil || len(records) != 26 || records[25][0] != "#end" || records[25][1] != "24" {
-		t.Errorf("the export has %v, %v", records, err)
+	if names := listed(t, c.ListQueues(t.Context()), func(q client.QueueStats) any { return q.Queue }); !slices.Equal(names, queues[:]) {
+		t.Errorf("the queues are %v", names)
 	}
-	own := csvOf(t, f.cells[0])
-	if !slices.Equal(records[0], own[0]) || !slices.ContainsFunc(records, func(r []string) bool { return slices.Equal(r, own[1]) }) {
-		t.Errorf("the export has no %v as that of the cell has", own[1])
+	if processes, err := c.ListProcesses(t.Context()); err != nil || len(processes) != 2 || *processes[1].Cell != 1 {
+		t.Errorf("the processes are %+v, %v", processes, err)
 	}
-	link := f.want(http.StatusOK, http.MethodGet, "/history?limit=5", "", "Authorization: Bearer "+keyOfCells, "Accept: application/cloudevents-batch+json")
-	if !strings.Contains(link.header.Get("Link"), `rel="next"`) || strings.Contains(link.body, "queuedcursor") || strings.Count(link.body, `"queuedid"`) != 5 {
-		t.Errorf("as CloudEvents: %v %s", link.header, link.body)
+	if overview, err := c.QueuesOverview(t.Context(), client.OverviewParams{}); err != nil || overview.Total != 2 || overview.Totals.Done != 8 {
+		t.Errorf("the overview is %+v, %v", overview, err)
 	}
-	for path, member := range map[string]string{
-		"/stats/queues": "queues", "/stats/executions": "executions", "/stats/processes": "processes", "/stats/workers": "workers", "/stats/holders": "holders",
-		"/history/stats": "buckets", "/history/errors": "errors", "/queues/queued.none/stats": "buckets",
-	} {
-		if got := f.call(http.StatusOK, http.MethodGet, path, "").decode(t); got[member] == nil || fmt.Sprint(got["unavailable_cells"]) != "[]" {
-			t.Errorf("%s: %v", path, got)
-		}
-	}
-	if processes := f.call(http.StatusOK, http.MethodGet, "/stats/processes", "").decode(t)["processes"].([]any); len(processes) != 2 {
-		t.Errorf("%d processes", len(processes))
-	}
-	if got := f.call(http.StatusBadRequest, http.MethodGet, "/history?nonsense=1", "").decode(t); got["code"] != "unknown_parameter" {
-		t.Errorf("a bad parameter: %v", got)
+	var text bytes.Buffer
+	exported, err := c.ExportHistory(t.Context(), &text, client.HistoryFilter{}, client.ExportParams{Format: client.ExportCSV})
+	records, failed := csv.NewReader(&text).ReadAll()
+	if err != nil || failed != nil || exported.Rows != 8 || len(records) != 10 || records[9][0] != "#end" {
+		t.Errorf("the export is %+v, %v, %v, %v", exported, err, failed, records)
 	}
 
 	f.cells[1].signal(syscall.SIGKILL)
 	until(t, "the gateway sees that cell 1 is away", func() bool {
 		return strings.Contains(f.call(http.StatusOK, http.MethodGet, "/metrics", "").body, `queued_cell_up{cell="1"} 0`)
 	})
-	got := f.call(http.StatusOK, http.MethodGet, "/history?limit=1000", "")
-	if page := got.decode(t); fmt.Sprint(page["unavailable_cells"]) != "[1]" || len(page["events"].([]any)) != 12 || page["next"] == nil || got.header.Get("Queued-Unavailable-Cells") != "1" {
-		t.Errorf("without cell 1: %v", got)
+	var missing *client.MissingCellsError
+	n := 0
+	for _, err := range c.ListHistory(t.Context(), client.HistoryFilter{}) {
+		if err == nil {
+			n++
+		} else if !errors.As(err, &missing) || !slices.Equal(missing.Cells, []int{1}) {
+			t.Error(err)
+		}
 	}
-	f.call(http.StatusServiceUnavailable, http.MethodGet, "/history?format=csv", "")
+	if n != 4 || missing == nil {
+		t.Errorf("without cell 1 there are %d events, and %v", n, missing)
+	}
+	if _, err := c.ExportHistory(t.Context(), &text, client.HistoryFilter{}, client.ExportParams{}); !errors.Is(err, client.ErrUnavailable) {
+		t.Errorf("an export without cell 1: %v", err)
+	}
 }
 
-// csvOf returns the records of the history of a cell as CSV.
-func csvOf(t *testing.T, p *program) [][]string {
-	t.Helper()
-	records, err := csv.NewReader(strings.NewReader(p.want(http.StatusOK, http.MethodGet, "/history?format=csv", "", "Authorization: Bearer "+keyOfCells).body)).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return records
-}
-
-func TestGatewayReadsAQueueThatWasMovedAsOne(t *testing.T) {
+func TestQueueThatWasMovedIsReadAsOne(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
+	c := f.client()
 	queue := f.queuesOn()[0] // which has an event
 	finish := func(n int) {
 		t.Helper()
@@ -159,38 +138,25 @@ func TestGatewayReadsAQueueThatWasMovedAsOne(t *testing.T) {
 	f.call(http.StatusOK, http.MethodPut, "/queues/"+queue+"/placement", `{"cells":[1],"keys":"now"}`)
 	finish(2)
 	f.call(http.StatusCreated, http.MethodPost, "/events?queue="+queue+"&delay=1h", `{}`)
-	if got := f.call(http.StatusOK, http.MethodGet, "/queues/"+queue, "").decode(t); got["scheduled"] != 2.0 || got["done_last_hour"] != 5.0 || got["max_attempts"] != 7.0 {
-		t.Errorf("the queue: %v", got)
-	}
-	names := ids(t, f, f.program, "/queues?", "queues", "queue", 1)
-	if seen := slices.Compact(slices.Sorted(slices.Values(names))); !slices.Contains(names, queue) || len(seen) != len(names) {
-		t.Errorf("the queues are %v", names)
+	if got, err := c.GetQueue(t.Context(), queue); err != nil || got.Scheduled != 2 || got.DoneLastHour != 5 || got.MaxAttempts != 7 {
+		t.Errorf("the queue: %+v, %v", got, err)
 	}
 	// The former cell is called empty, and has its history all the same.
-	for _, cells := range []string{`"all"`, "[0]"} {
-		f.call(http.StatusOK, http.MethodPost, "/queues/"+queue+"/placement/drained", `{"cells":`+cells+`}`)
-	}
-	until(t, "the gateway knows that the former cell is empty", func() bool {
-		got := f.call(http.StatusOK, http.MethodGet, "/events?queue="+queue, "").decode(t)
-		return len(got["events"].([]any)) == 1
-	})
-	found := ids(t, f, f.program, "/history?queue="+queue+"&", "events", "id", 2)
-	byCell := map[int]int{}
-	for _, text := range found {
-		var id float64
-		if err := json.Unmarshal([]byte(text), &id); err != nil {
+	f.call(http.StatusOK, http.MethodPost, "/queues/"+queue+"/placement/drained", `{"cells":[0]}`)
+	byCell := [2]int{}
+	for e, err := range c.ListHistory(t.Context(), client.HistoryFilter{Queue: queue, PageSize: 2}) {
+		if err != nil {
 			t.Fatal(err)
 		}
-		byCell[cellOf(id)]++
+		byCell[e.ID>>45]++
 	}
-	if !maps.Equal(byCell, map[int]int{0: 3, 1: 2}) {
+	if byCell != [2]int{3, 2} {
 		t.Errorf("the history has %v", byCell)
 	}
-	series := f.call(http.StatusOK, http.MethodGet, "/queues/"+queue+"/stats", "").decode(t)
-	if totals := series["totals"].(map[string]any); totals["done"] != 5.0 || totals["wait_p50_ms"] == nil || totals["wait_bins"] != nil {
-		t.Errorf("the statistics are %v", series)
+	if series, err := c.QueueStats(t.Context(), queue, client.SeriesParams{}); err != nil || series.Totals.Done != 5 || series.Totals.WaitP50MS == nil {
+		t.Errorf("the statistics are %+v, %v", series, err)
 	}
-	if got := f.call(http.StatusOK, http.MethodGet, "/stats/queues?name_contains="+queue, "").decode(t); got["total"] != 1.0 || got["totals"].(map[string]any)["done"] != 5.0 {
-		t.Errorf("the overview is %v", got)
+	if overview, err := c.QueuesOverview(t.Context(), client.OverviewParams{NameContains: queue}); err != nil || overview.Total != 1 || overview.Totals.Done != 5 {
+		t.Errorf("the overview is %+v, %v", overview, err)
 	}
 }

@@ -111,8 +111,11 @@ func TestGatewayPassesOnToTheCellsOfQueuesAndIDs(t *testing.T) {
 		}
 	}
 	f.waitForLine("the request of the stranger", func(line string) bool { return strings.Contains(line, "of-a-stranger") })
-	if got := f.call(http.StatusOK, http.MethodGet, "/queues", "").decode(t); len(got["queues"].([]any)) != 2 {
+	if got := f.call(http.StatusConflict, http.MethodGet, "/queues", "").decode(t); fmt.Sprint(got["cells"]) != "[0 1]" {
 		t.Errorf("the list of queues: %v", got)
+	}
+	if got := f.call(http.StatusOK, http.MethodGet, "/cells/1/queues", "").decode(t); len(got["queues"].([]any)) != 1 {
+		t.Errorf("the list of queues of cell 1: %v", got)
 	}
 	f.signal(syscall.SIGTERM)
 	if code := f.wait(); code != exitOK {
@@ -322,68 +325,39 @@ func TestEventsOfHomeComeToTheCellOfTheirQueue(t *testing.T) {
 	}
 }
 
-func TestSchedulesOnEveryCellFollowTheirOwners(t *testing.T) {
-	t.Parallel()
-	f := startFleet(t)
-	zone := func(id any) string {
-		t.Helper()
-		return f.call(http.StatusOK, http.MethodGet, fmt.Sprintf("/schedules/%.0f", id), "").decode(t)["zone"].(string)
-	}
-	f.call(http.StatusCreated, http.MethodPut, "/owners/ada", `{"timezone":"Europe/Berlin"}`)
-	var ids []any
-	for number, queue := range f.queuesOn() {
-		id := f.call(http.StatusCreated, http.MethodPost, "/schedules", fmt.Sprintf(`{"queue":%q,"cron":"0 12 * * *","owner":"ada","event":{}}`, queue)).decode(t)["id"]
-		if cellOf(id) != number || zone(id) != "Europe/Berlin" {
-			t.Errorf("the schedule %v of %s is in the zone %s", id, queue, zone(id))
-		}
-		ids = append(ids, id)
-	}
-	f.call(http.StatusOK, http.MethodPut, "/owners/ada", `{"timezone":"Asia/Tokyo"}`)
-	for _, id := range ids {
-		if zone(id) != "Asia/Tokyo" {
-			t.Errorf("the schedule %v is in the zone %s", id, zone(id))
-		}
-	}
-	f.call(http.StatusNoContent, http.MethodDelete, "/owners/ada", "")
-	for _, id := range ids {
-		if next := f.call(http.StatusOK, http.MethodGet, fmt.Sprintf("/schedules/%.0f", id), "").decode(t)["next_at"]; next != nil {
-			t.Errorf("the schedule %v of an owner that was deleted comes at %v", id, next)
-		}
-	}
-}
-
-// A visitor opens pages of a gateway, and keeps the cookie of its session.
+// A visitor opens pages of cells through a gateway, and keeps the cookies of its log-ins.
 type visitor struct {
-	f      *fleet
-	cookie string
+	f       *fleet
+	at      string // what the paths of the pages begin with
+	cookies []string
 }
 
-// logIn logs in with a key.
-func (f *fleet) logIn(key string) *visitor {
-	f.t.Helper()
-	v := &visitor{f: f}
-	_, header := v.send(http.StatusSeeOther, http.MethodPost, "login", url.Values{"key": {key}}.Encode())
-	v.cookie, _, _ = strings.Cut(header.Get("Set-Cookie"), ";")
-	return v
-}
-
-// page opens a page, which must have the status.
-func (v *visitor) page(status int, path string) string {
+// logIn logs in to the pages below a path with a key.
+func (v *visitor) logIn(at, key string) {
 	v.f.t.Helper()
-	text, _ := v.send(status, http.MethodGet, path, "")
+	v.at = at
+	_, header := v.send(http.StatusSeeOther, http.MethodPost, "login", url.Values{"key": {key}}.Encode())
+	cookie, _, _ := strings.Cut(header.Get("Set-Cookie"), ";")
+	v.cookies = append(v.cookies, cookie)
+}
+
+// queues opens the list of queues, which must have the status.
+func (v *visitor) queues(status int) string {
+	v.f.t.Helper()
+	text, _ := v.send(status, http.MethodGet, "queues", "")
 	return text
 }
 
 // send sends a request for a page, whose answer must have the status. It follows no redirect.
 func (v *visitor) send(status int, method, path, form string) (text string, header http.Header) {
 	v.f.t.Helper()
-	req, err := http.NewRequestWithContext(v.f.t.Context(), method, "http://"+v.f.addr+"/ui/"+path, strings.NewReader(form))
+	req, err := http.NewRequestWithContext(v.f.t.Context(), method, "http://"+v.f.addr+v.at+path, strings.NewReader(form))
 	if err != nil {
 		v.f.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Sec-Fetch-Site", "same-origin")
-	req.Header.Set("Cookie", v.cookie)
+	req.Header.Set("Cookie", strings.Join(v.cookies, "; "))
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
 		v.f.t.Fatal(err)
@@ -396,37 +370,28 @@ func (v *visitor) send(status int, method, path, form string) (text string, head
 	return string(body), resp.Header
 }
 
-func TestPagesOfAGatewayAreOfAllCells(t *testing.T) {
+func TestPagesOfEachCellAreBelowItsPath(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
 	queues := f.queuesOn()
-	admin := f.logIn(keyOfCells)
-	for _, path := range []string{"", "queues"} {
-		if page := admin.page(http.StatusOK, path); !strings.Contains(page, queues[0]) || !strings.Contains(page, queues[1]) || strings.Contains(page, "does not answer") {
-			t.Errorf("/ui/%s lacks a queue of %v: %s", path, queues, page)
+	v := &visitor{f: f, at: "/cells/1/ui/"}
+	v.queues(http.StatusSeeOther)
+	v.logIn("/ui/", keyOfCells)
+	v.at = "/cells/1/ui/"
+	v.queues(http.StatusSeeOther) // to be logged in at home is not to be logged in there
+	v.logIn("/cells/1/ui/", keyOfCells)
+	for number, at := range []string{"/ui/", "/cells/1/ui/"} {
+		v.at = at
+		if page := v.queues(http.StatusOK); !strings.Contains(page, queues[number]) || strings.Contains(page, queues[1-number]) {
+			t.Errorf("%squeues: %s", at, page)
 		}
 	}
-	if page := admin.page(http.StatusOK, "cells"); strings.Count(page, ">up<") != 2 {
-		t.Errorf("the cells: %s", page)
-	}
-	if page := admin.page(http.StatusOK, "queues/"+queues[1]); !strings.Contains(page, "<dt>placed on</dt><dd>1, since") {
-		t.Errorf("where %s is: %s", queues[1], page)
-	}
-	made := f.call(http.StatusCreated, http.MethodPost, "/keys", fmt.Sprintf(`{"name":"some","scopes":["read","manage"],"queues":[%q]}`, queues[1])).decode(t)
-	some := f.logIn(made["key"].(string))
-	if page := some.page(http.StatusOK, "queues"); !strings.Contains(page, queues[1]) || strings.Contains(page, `queues/`+queues[0]+`"`) {
-		t.Errorf("a key of %s sees %s", queues[1], page)
-	}
-	some.page(http.StatusForbidden, "queues/"+queues[0])
-	some.send(http.StatusSeeOther, http.MethodPost, "queues/"+queues[1]+"/pause", "")
-	if audit := f.cells[1].want(http.StatusOK, http.MethodGet, "/audit?action=queue.pause", "", "Authorization: Bearer "+keyOfCells).body; !strings.Contains(audit, fmt.Sprintf(`"actor":"key:%s"`, made["id"])) {
+	v.send(http.StatusSeeOther, http.MethodPost, "queues/"+queues[1]+"/pause", "")
+	if audit := f.call(http.StatusOK, http.MethodGet, "/cells/1/audit?action=queue.pause", "").body; !strings.Contains(audit, queues[1]) {
 		t.Errorf("the audit of the cell: %s", audit)
 	}
-	f.call(http.StatusNoContent, http.MethodDelete, "/keys/"+made["id"].(string), "")
-	some.page(http.StatusSeeOther, "queues")
-	f.cells[1].signal(syscall.SIGKILL)
-	f.cells[1].wait()
-	until(t, "the page names the cell", func() bool {
-		return strings.Contains(admin.page(http.StatusOK, "queues"), "Cell 1 does not answer. What it has is missing here.")
-	})
+	v.send(http.StatusSeeOther, http.MethodPost, "logout", "")
+	v.queues(http.StatusSeeOther)
+	v.at = "/ui/"
+	v.queues(http.StatusOK)
 }

@@ -79,8 +79,8 @@ func TestGatewaySpreadsAQueueAndSetsItOnAllItsCells(t *testing.T) {
 	}
 	f.call(http.StatusCreated, http.MethodPost, "/events?queue=wide&key=a", `{}`)
 	f.call(http.StatusCreated, http.MethodPost, "/events?queue=wide&key=b", `{}`)
-	if got := f.call(http.StatusOK, http.MethodPost, "/queues/wide/purge", "").decode(t)["purged"]; got != 2.0 {
-		t.Errorf("purged %v, want 2", got)
+	if purged, err := f.client().PurgeQueue(t.Context(), "wide"); err != nil || purged != 2 {
+		t.Errorf("purged %d, want 2: %v", purged, err)
 	}
 }
 

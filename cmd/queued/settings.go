@@ -68,7 +68,6 @@ type frontSettings struct {
 	DrainDelay      time.Duration `type:"duration" min:"0s" default:"0s"`
 	ShutdownTimeout time.Duration `type:"duration" default:"30s"`
 	AccessLog       string        `type:"choice" choices:"slow,all" placeholder:"WHICH" default:"slow"`
-	UIPayloads      string        `type:"choice" choices:"shown,hidden" placeholder:"HOW" default:"shown"`
 }
 
 // httpSettings are about the HTTP server of serve.
@@ -76,6 +75,7 @@ type httpSettings struct {
 	frontSettings  `embed:""`
 	APIKey         string        `type:"api-key"`
 	APIKeyFile     string        `type:"path"`
+	UIPayloads     string        `type:"choice" choices:"shown,hidden" placeholder:"HOW" default:"shown"`
 	AuditRetention time.Duration `type:"duration" off:"" default:"2160h"`
 }
 

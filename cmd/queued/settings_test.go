@@ -54,7 +54,8 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	want := settings{
 		serverSettings: serverSettings{StartTimeout: 5 * time.Minute, Adopt: "ask", Background: "on"},
 		httpSettings: httpSettings{
-			frontSettings:  frontSettings{listenSettings: listenSettings{Listen: "127.0.0.1:8080"}, ShutdownTimeout: 30 * time.Second, AccessLog: "slow", UIPayloads: "shown"},
+			frontSettings:  frontSettings{listenSettings: listenSettings{Listen: "127.0.0.1:8080"}, ShutdownTimeout: 30 * time.Second, AccessLog: "slow"},
+			UIPayloads:     "shown",
 			AuditRetention: 2160 * time.Hour,
 		},
 		queueSettings: queueSettings{Queues: "any", MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
@@ -91,9 +92,9 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		httpSettings: httpSettings{
 			frontSettings: frontSettings{
 				listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, Hosts: []string{"a.example", "10.0.0.5", "::1"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", DrainDelay: time.Second,
-				ShutdownTimeout: 2 * time.Second, AccessLog: "all", UIPayloads: "hidden",
+				ShutdownTimeout: 2 * time.Second, AccessLog: "all",
 			},
-			APIKey: secrets["api-key"], AuditRetention: 50 * time.Hour,
+			APIKey: secrets["api-key"], UIPayloads: "hidden", AuditRetention: 50 * time.Hour,
 		},
 		queueSettings: queueSettings{
 			Queues:      "declared",

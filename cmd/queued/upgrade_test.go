@@ -29,7 +29,7 @@ const (
 func nextScripts(t *testing.T) fs.FS {
 	t.Helper()
 	scripts := fstest.MapFS{
-		"idempotent/035-label.sql": {Data: []byte(`
+		"idempotent/034-label.sql": {Data: []byte(`
 			create or replace function agent.list_labels() returns setof text language sql stable
 			set search_path to pg_catalog, pg_temp as 'select l.name from agent.label l';
 			create or replace function agent_service.oldest_beside() returns text language sql immutable security definer

@@ -207,15 +207,6 @@ func (s *Service) Authenticate(ctx context.Context, text string) (*Grant, error)
 	return g, err
 }
 
-// AuthenticateAs returns what the bearer of the key of this id may do, for a caller that may call in the name of every key. It fails as Authenticate does.
-func (s *Service) AuthenticateAs(ctx context.Context, id string) (*Grant, error) {
-	if !isKeyID(id) {
-		return nil, ErrUnauthorized
-	}
-	remembered := hashOf(id) // which is the text of no key
-	return s.verify(ctx, id, &remembered, func([]byte) bool { return true })
-}
-
 // verify returns the grant of the key with this id for the text whose hash isOf knows, and looks the key up if that is needed. No text under which a wrong one
 // is remembered is looked up again soon. It fails as Authenticate does.
 func (s *Service) verify(ctx context.Context, id string, remembered *[sha256.Size]byte, isOf func(textHash []byte) bool) (*Grant, error) {

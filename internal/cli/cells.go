@@ -167,8 +167,7 @@ type GatewayMove struct {
 func (*GatewayMove) Help() string {
 	return examples(`queued gateway move mail 2`, `queued gateway move mail 1,4 --wait`, `queued gateway move mail all`) +
 		"\nNothing is copied but the policy and the push: new events go to the new cells at once, workers get those of the old ones first, and history stays where it is." +
-		"\nInserts with an idempotency key stay where they are for as long as keys are kept (QUEUED_KEY_RETENTION), so that a repetition meets its first." +
-		"\nSchedules stay on their cell, and go on: workers get their events, as those of a former cell. It says how many there are."
+		"\nInserts with an idempotency key stay where they are for as long as keys are kept (QUEUED_KEY_RETENTION), so that a repetition meets its first."
 }
 
 // Run places the queue.
@@ -183,12 +182,10 @@ func (c *GatewayMove) Run(ctx context.Context, env *Env) error {
 		if err != nil || !c.Wait {
 			return placed, err
 		}
-		schedules := placed.Schedules
 		err = awaitTrue(ctx, env, func() string { return "cells that it was on have events of it still, or take its keys" }, func() (bool, error) {
 			placed, err = conn.GetPlacement(ctx, c.Queue)
 			return len(placed.Former) == 0, err
 		})
-		placed.Schedules = schedules
 		return placed, err
 	})
 }
@@ -218,13 +215,6 @@ func placementFields(p client.Placement) [][2]string {
 	if p.Keys != nil {
 		fields = append(fields, [2]string{"keys on", cellsText(p.Keys.Cells)}, [2]string{"until@", moment(p.Keys.Until)})
 	}
-	for _, s := range p.Schedules {
-		count := "unknown"
-		if s.Count != nil {
-			count = strconv.Itoa(*s.Count)
-		}
-		fields = append(fields, [2]string{fmt.Sprintf("schedules that stay on cell %d", s.Cell), count})
-	}
 	return fields
 }
 
@@ -250,17 +240,16 @@ type GatewayDrain struct {
 // Help returns the text below the usage.
 func (*GatewayDrain) Help() string {
 	return examples(`queued gateway drain 2`, `queued gateway drain 2 --wait`) +
-		"\nIt takes no new queues any more, and its queues are placed on the cells with the fewest. It may be interrupted, and repeated. Schedules stay: make them anew." +
+		"\nIt takes no new queues any more, and its queues are placed on the cells with the fewest. It may be interrupted, and repeated." +
 		"\nWithout --keys-now it takes inserts with an idempotency key for as long as keys are kept (QUEUED_KEY_RETENTION), so it is not empty before." +
 		"\nIts history can be read as long as it is listed; then: queued gateway remove 2"
 }
 
 // A drained is what became of a cell.
 type drained struct {
-	Cell      int   `json:"cell"`
-	Moved     int   `json:"moved"`     // queues
-	Left      int64 `json:"left"`      // queues that may have events there still
-	Schedules int   `json:"schedules"` // that are there
+	Cell  int   `json:"cell"`
+	Moved int   `json:"moved"` // queues
+	Left  int64 `json:"left"`  // queues that may have events there still
 }
 
 func drainedFields(d drained) [][2]string {
@@ -268,7 +257,6 @@ func drainedFields(d drained) [][2]string {
 		{"cell", strconv.Itoa(d.Cell)},
 		{"queues moved", strconv.Itoa(d.Moved)},
 		{"queues with events there", strconv.FormatInt(d.Left, 10)},
-		{"schedules there", strconv.Itoa(d.Schedules)},
 	}
 }
 
@@ -344,7 +332,7 @@ func (d *drain) run(ctx context.Context, done *drained) error {
 		}
 	}
 	if d.number == 0 { // where queues may be from before there were gateways
-		for q, err := range d.conn.ListQueues(ctx) {
+		for q, err := range d.conn.Cell(0).ListQueues(ctx) {
 			if err != nil {
 				return err
 			}
@@ -355,14 +343,6 @@ func (d *drain) run(ctx context.Context, done *drained) error {
 				return fmt.Errorf("after %d queues: %s: %w", done.Moved, q.Queue, err)
 			}
 			done.Moved++
-		}
-	}
-	for s, err := range d.conn.ListSchedules(ctx, client.ScheduleFilter{}) {
-		if err != nil {
-			return err
-		}
-		if int(s.ID>>45) == d.number && s.Topic == "" {
-			done.Schedules++
 		}
 	}
 	return d.look(ctx, done)

@@ -41,6 +41,7 @@ type connection struct {
 	address  `embed:""`
 	Timeout  time.Duration `group:"Server:" default:"30s" min:"1ms" help:"How long one try of a call may take, besides the time it asks the server to wait (default 30s)."`
 	RetryFor time.Duration `group:"Server:" default:"30s" min:"0s" help:"How long to go on trying while the server cannot be reached or is overloaded (default 30s)."`
+	Cell     *int          `group:"Server:" placeholder:"NUMBER" help:"Behind a gateway, the number of the cell to call: without it the gateway chooses, and what several cells have a part of is put together of theirs."`
 }
 
 // server is a connection and the format of the answers. Every command that calls a server embeds it.
@@ -62,6 +63,21 @@ func (s *connection) client() (*client.Client, error) {
 	}
 	return s.connect(client.Config{Timeout: s.Timeout, RetryFor: retryFor}, s.RetryFor)
 }
+
+// connect returns a client as address.connect does, of the cell that the flags name, if they do.
+func (s *connection) connect(cfg client.Config, patience time.Duration) (*client.Client, error) {
+	if s.Cell != nil && (*s.Cell < 0 || *s.Cell > maxCell) {
+		return nil, usagef("--cell: %d is no number of a cell, which is 0 to %d", *s.Cell, maxCell)
+	}
+	conn, err := s.address.connect(cfg, patience)
+	if err == nil && s.Cell != nil {
+		conn = conn.Cell(*s.Cell)
+	}
+	return conn, err
+}
+
+// maxCell is the highest number of a cell.
+const maxCell = 255
 
 // client returns a client with the time limits of package client. Close it.
 func (a *address) client() (*client.Client, error) { return a.connect(client.Config{}, 0) }

@@ -23,7 +23,7 @@ func (e *export) write(env *Env, output string, limit *int, call func(client.Exp
 	if err != nil {
 		return err
 	}
-	if exported.Next != "" {
+	if exported.More {
 		env.notef("%d rows; there are more, and without --limit they are exported, too", exported.Rows)
 		return nil
 	}

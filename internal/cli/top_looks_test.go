@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// topServer answers the looks of top as they come, by what says how: "all", "away" while cell 2 is away, "last" while no other cell has more, "broken" or "refused".
+// topServer answers the looks of top as they come, by what says how: "all", "away" while there are the cells 1 to 3, of which 2 and 3 are away, "broken" or "refused".
 func topServer(t *testing.T, looks ...string) string {
 	t.Helper()
 	var look atomic.Int64
@@ -22,8 +22,11 @@ func topServer(t *testing.T, looks ...string) string {
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		now := looks[min(int(look.Load()), len(looks)-1)]
-		isQueues, isMore := r.URL.Path == "/queues", r.URL.Query().Get("cursor") != ""
-		if !isQueues {
+		isQueues, cell := strings.HasSuffix(r.URL.Path, "/queues"), strings.HasPrefix(r.URL.Path, "/cells/")
+		if cell {
+			now = "away"
+		}
+		if !isQueues && (now != "away" || strings.HasPrefix(r.URL.Path, "/cells/3/")) {
 			look.Add(1)
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -33,14 +36,14 @@ func topServer(t *testing.T, looks ...string) string {
 			problem(w, http.StatusServiceUnavailable, "database_unavailable", "")
 		case now == "refused":
 			problem(w, http.StatusUnauthorized, "unauthorized", "")
-		case isQueues && isMore:
-			problem(w, http.StatusServiceUnavailable, "cell_unavailable", `,"cell":2`)
-		case isQueues && now == "away":
-			_, _ = io.WriteString(w, `{"queues":[{"queue":"mail","ready":7,"scheduled":0,"leased":0,"oldest_ready_age":null}],"next":"c","unavailable_cells":[2]}`)
+		case now == "away" && !cell:
+			problem(w, http.StatusConflict, "several_cells", `,"cells":[1,2,3]`)
+		case cell && !strings.HasPrefix(r.URL.Path, "/cells/1/"):
+			problem(w, http.StatusServiceUnavailable, "cell_unavailable", `,"cell":`+r.URL.Path[len("/cells/"):len("/cells/")+1])
+		case isQueues && cell:
+			_, _ = io.WriteString(w, `{"queues":[{"queue":"mail","ready":7,"scheduled":0,"leased":0,"oldest_ready_age":null}],"next":null}`)
 		case isQueues:
-			_, _ = io.WriteString(w, `{"queues":[{"queue":"mail","ready":9,"scheduled":0,"leased":0,"oldest_ready_age":null}],"next":null,"unavailable_cells":[]}`)
-		case now == "away":
-			_, _ = io.WriteString(w, `{"processes":[],"unavailable_cells":[2,3]}`)
+			_, _ = io.WriteString(w, `{"queues":[{"queue":"mail","ready":9,"scheduled":0,"leased":0,"oldest_ready_age":null}],"next":null}`)
 		default:
 			_, _ = io.WriteString(w, `{"processes":[]}`)
 		}

@@ -25,13 +25,13 @@ type call struct {
 	start     time.Time
 	route     *route                    // nil: there is none
 	target    *cell                     // that the request is for; nil: none, or not known yet
+	only      *cell                     // that the request says by its path, /cells/{number}/…; nil: it does not
 	claim     *claim                    // of a claim whose queue is not in one place
 	answer    func(*http.Request) error // of a call that several cells have a part of: it writes the answer, or fails before that; nil: one cell answers
 	queue     string                    // that the request names, as far as the gateway had to look; empty: none
 	mayWait   bool                      // it may be held for long before it is answered, or while it is
 	client    string                    // the subject of the client's certificate; empty: none
 	ownOrigin bool                      // its Origin is that of the gateway itself
-	behalf    string                    // the id of the key in whose name it is made with the gateway's own key; empty: its caller's key is in the header
 	held      atomic.Int64              // bytes of bodies, its own and of cells' answers to parts of it, that count for Config.MaxBodyMemory
 
 	leases   *leases // in the answer to a claim that is on its way; nil: there is none
@@ -86,7 +86,7 @@ func (c *call) Write(b []byte) (int, error) {
 	if c.status == 0 {
 		c.status = http.StatusOK
 	}
-	n, err := c.ResponseWriter.Write(b) //nolint:gosec // an answer has its media type, and browsers are told not to guess another
+	n, err := c.ResponseWriter.Write(b)
 	c.bytes += int64(n)
 	if err != nil && c.writeErr == nil {
 		c.writeErr = err
@@ -178,7 +178,7 @@ func (g *Gateway) level(c *call, took time.Duration) zerolog.Level {
 	switch {
 	case c.code == notReady.code && !g.cfg.LogAll && !isHealth: // callers try again
 		return zerolog.DebugLevel
-	case c.code != "" && c.code != notReady.code && c.code != notOverCells.code && c.status >= http.StatusInternalServerError && !isHealth: // of cells, the cell's log has it
+	case c.code != "" && c.code != notReady.code && c.status >= http.StatusInternalServerError && !isHealth: // of cells, the cell's log has it
 		return zerolog.ErrorLevel
 	case !g.cfg.LogAll && c.route != nil && c.route.busy && c.status < http.StatusBadRequest && (took < slowAfter || c.mayWait):
 		return zerolog.DebugLevel

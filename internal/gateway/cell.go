@@ -46,7 +46,6 @@ type cell struct {
 	behind    behind // queues that it has to be set for
 	state     atomic.Pointer[state]
 	keys      *level
-	owners    *level
 	prepare   func(context.Context, *cell) error // before the cell is used; nil: nothing is done
 	log       zerolog.Logger
 	takesNew  atomic.Bool            // new queues may be placed there, and queues on all cells are on it
@@ -93,7 +92,7 @@ func (s *slots) leave() { s.used.Add(-1) }
 
 func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cell { //nolint:revive // the context is of the whole gateway
 	c := &cell{
-		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cfg.Key, drain: drain, first: make(chan struct{}), keys: newLevel(), owners: newLevel(),
+		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cfg.Key, drain: drain, first: make(chan struct{}), keys: newLevel(),
 		log: cfg.Logger.With().Int("cell", number).Logger(),
 		transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext,
@@ -192,7 +191,6 @@ func (c *cell) use(before *state, now time.Time) {
 	}
 	if c.state.CompareAndSwap(before, next) && !before.usable {
 		c.keys.wakeUp() // they may have changed since it was prepared
-		c.owners.wakeUp()
 	}
 }
 

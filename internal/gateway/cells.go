@@ -193,7 +193,6 @@ func (g *Gateway) watch(ctx context.Context, at *cell) {
 	if at.number != home {
 		at.prepare = g.prepare
 		g.watching.Go(func() { g.keepLevel(ctx, g.keys, at) })
-		g.watching.Go(func() { g.keepLevel(ctx, g.owners, at) })
 		g.watching.Go(func() { g.forward(ctx, at) })
 	}
 	g.watching.Go(func() { g.lookForStrays(ctx, at) })

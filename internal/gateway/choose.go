@@ -5,10 +5,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // A chooser sets the target of a call, or its claim. It is asked where there are several cells.
@@ -136,38 +134,6 @@ func (g *Gateway) toInsert(c *call, r *http.Request, queue string, to insertKey,
 	default:
 		cells, errs := g.keyCells(c, r, p, []insertKey{to})
 		c.target, err = cells[0], errs[0]
-	}
-	return err
-}
-
-// chooseSchedule is for a new schedule: beside the queue that it inserts into, or at home if it publishes.
-func chooseSchedule(g *Gateway, c *call, r *http.Request) error {
-	body, err := g.peek(c, r, maxPeekBody)
-	if err != nil {
-		return err
-	}
-	var members struct {
-		Queue jsontext.Value `json:"queue"`
-		Topic jsontext.Value `json:"topic"`
-		Group jsontext.Value `json:"group"`
-	}
-	queue, group, isText := "", "", false
-	if decode(body, &members) && len(members.Topic) == 0 {
-		queue, isText = textOf(members.Queue, defaultQueue)
-		group, _ = textOf(members.Group, "") // its cell says what is wrong with it
-	}
-	if !isText {
-		return toHome(g, c, r)
-	}
-	key, isKeyed := keyOf(r)
-	if !isKeyed || !isQueue(queue) {
-		return g.toInsert(c, r, queue, insertKey{group: group}, false)
-	}
-	c.queue, c.target = queue, g.home()
-	p, err := g.place(c, r, queue)
-	if err == nil { // schedules have keys of their own, which no cell is asked for
-		set, _ := g.keyedSets(p, time.Now())
-		c.target, err = g.keyCell(queue, insertKey{key, group}.hashed(), set)
 	}
 	return err
 }

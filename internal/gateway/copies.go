@@ -51,10 +51,6 @@ func newCopiedKeys() *copied {
 	return &copied{name: "keys", one: "key", isNeeded: true, levelTime: 2 * time.Minute, of: func(c *cell) *level { return c.keys }}
 }
 
-func newCopiedOwners() *copied {
-	return &copied{name: "owners", one: "owner", levelTime: 10 * time.Minute, of: func(c *cell) *level { return c.owners }}
-}
-
 // A mark is how far changes of a cell have been read. The zero value is: not at all.
 type mark struct {
 	version      int64  // of keys

@@ -116,12 +116,6 @@ func (k *fakeKeys) has() string {
 // list answers GET /cell/keys, two keys a page.
 func (k *fakeKeys) list(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	isOfOwners := r.URL.Path == "/cell/owners"
-	if isOfOwners { // whose mark is one text
-		version, epoch, _ := strings.Cut(query.Get("after"), "/")
-		query.Set("after_version", version)
-		query.Set("epoch", epoch)
-	}
 	after, _ := strconv.ParseInt(query.Get("after_version"), 10, 64)
 	wait, _ := time.ParseDuration(query.Get("wait"))
 	late := time.After(wait)
@@ -162,10 +156,6 @@ func (k *fakeKeys) list(w http.ResponseWriter, r *http.Request) {
 		for _, key := range changes {
 			text, _ := json.Marshal(key)
 			page.Keys = append(page.Keys, text)
-		}
-		if isOfOwners {
-			page.Owners, page.Keys, page.After = page.Keys, nil, fmt.Sprintf("%d/%s", page.Version, page.Epoch)
-			page.Version, page.Epoch = 0, ""
 		}
 		_ = json.NewEncoder(w).Encode(page)
 		return
@@ -256,7 +246,6 @@ func TestNothingIsPutThatBothSidesHave(t *testing.T) {
 	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
 	for _, f := range []*fakeCell{home, one} {
 		f.keys.change(fakeKey{ID: "a"}, fakeKey{ID: "b"}, fakeKey{ID: "c"})
-		f.owners.change(fakeKey{ID: "a"})
 	}
 	home.keys.change(fakeKey{ID: "d"})
 	e := setup(t, nil, home, one)
@@ -367,41 +356,4 @@ func TestCellIsUsedWithTheKeysThatItHasWhileHomeIsAway(t *testing.T) {
 	}
 	home.keys.failing(false)
 	e.wantKeys("a1", one)
-}
-
-func TestOwnersOfHomeAreOnEveryCell(t *testing.T) {
-	t.Parallel()
-	home, one, two := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)
-	home.owners.change(fakeKey{ID: "a"}, fakeKey{ID: "b"}, fakeKey{ID: "c"}, fakeKey{ID: "gone", Deleted: true})
-	one.owners.change(fakeKey{ID: "gone"})
-	home.mux.HandleFunc("PUT /owners/{id}", func(_ http.ResponseWriter, r *http.Request) { home.owners.change(fakeKey{ID: r.PathValue("id")}) })
-	home.mux.HandleFunc("DELETE /owners/{id}", func(_ http.ResponseWriter, r *http.Request) {
-		home.owners.change(fakeKey{ID: r.PathValue("id"), Deleted: true})
-	})
-	want := func(e *environment, want string, fakes ...*fakeCell) {
-		t.Helper()
-		for _, f := range fakes {
-			e.until(fmt.Sprintf("cell %d has the owners %s, not %s", f.number, want, f.owners.has()), func() bool { return f.owners.has() == want })
-		}
-	}
-	e := setup(t, nil, home, one, two)
-	want(e, "a1 b1 c1 gone-", home, one)
-	want(e, "a1 b1 c1", two)
-	e.want(200, "", "PUT", "/owners/a", "{}")
-	e.want(200, "", "DELETE", "/owners/b", "")
-	if got := two.owners.has(); got != "a2 b- c1" {
-		t.Errorf("when its caller was answered, cell 2 had the owners %s", got)
-	}
-	// A cell that does not take owners is used, and gets them later.
-	free := two.owners.block()
-	if named := e.want(200, "", "PUT", "/owners/c", "{}").header.Get(unavailableHeader); named != "2" || !e.gateway.cell(2).isUp() {
-		t.Errorf("%s is %s, and the cell is used: %v", unavailableHeader, named, e.gateway.cell(2).isUp())
-	}
-	free()
-	want(e, "a2 b- c2", two)
-	// What a failover has lost comes back.
-	home.owners.failOver("a")
-	want(e, "a2 b- c2 gone-", home)
-	one.owners.failOver("a", "c")
-	want(e, "a2 b- c2 gone-", one)
 }

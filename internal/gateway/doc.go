@@ -11,23 +11,14 @@
 //	ids.go        calls about several events by their ids
 //	spread.go     inserts into queues that are on several cells, and claims of them
 //	keyed.go      inserts under idempotency keys into queues that were moved
+//	group.go      the cell of a group of a queue that is spread
+//	headers.go    fields of headers that are not passed on
 //	turns.go      the cells that queues on all cells were on before
-//	fan.go        calls about a whole queue, of which several cells hold a part
+//	wholes.go     calls about all events of a queue, and calls of one cell below /cells/
+//	fan.go        what a queue is set to on several cells, and its deletion
 //	level.go      what a queue is set to, the same on all of these
 //	elements.go   lists whose elements are for several cells, and the results of each
-//	listings.go   which cells have a part of a listing
-//	merge.go      listings over several cells: the order, pages
-//	source.go     the part of a listing that one cell has, read as it comes
-//	orderkey.go   elements of listings, and what these are in the order of
-//	cursors.go    where a listing goes on in each cell
-//	export.go     exports over several cells
-//	statistics.go statistics over several cells, added up
-//	overview.go   the overview of the queues of all cells
-//	queues.go     queues that are on several cells
-//	joined.go     one answer of those that several cells give
-//	answers.go    the answers of several cells: which are there, and what the caller is told
 //	gather.go     parts of a call, asked of several cells
-//	object.go     JSON objects that are joined member by member
 //	claim.go      claims from queues that were moved, are spread, or are placed nowhere yet, and acks that are done before
 //	leases.go     leases of claims whose answer does not reach its client
 //	withdraw.go   claims that nobody waits for any more
@@ -38,20 +29,18 @@
 //	placement.go  the placements of queues that home has, followed by their version; the first use of a queue
 //	forward.go    events that home has wait for the cells of their queues
 //	strays.go     events of queues on cells that they are not placed on
-//	copies.go     the copies of home's keys and owners on all cells
+//	copies.go     the copies of home's keys on all cells
 //	cell.go       one cell: its connections, its limits, whether it may be used
 //	proxy.go      requests and answers on their way, and what failed on it
 //	body.go       bodies that have to be read before it is known which cell they are for
 //	call.go       what is known of one request, for the log and the metrics
-//	pages.go      the pages at /ui/, and their calls of the API
-//	door.go       who looks at pages: sessions, which are at home
 //	own.go        the calls that the gateway answers itself, and who may make them
 //	problem.go    problem documents
 //	metrics.go    metrics
 //
 // # Goroutines and state
 //
-// [Gateway.Run] has one goroutine that follows the placements of home and the list of cells, and two that follow home's keys and owners; and for each cell one that looks after it
+// [Gateway.Run] has one goroutine that follows the placements of home and the list of cells, and one that follows home's keys; and for each cell one that looks after it
 // (cell.watch), one that looks for stray events, and unless it is home two for each of these that keep it level, and one
 // that brings it the events that home has wait for it. A request has the goroutine of its handler, and those that net/http
 // starts. One goroutine asks former cells whether they are empty. Nothing is kept on disk.

@@ -40,14 +40,12 @@ type fakeCell struct {
 	server *httptest.Server
 	mux    *http.ServeMux
 	keys   *fakeKeys
-	owners *fakeKeys
 	queues atomic.Pointer[[]string] // with events
 	// waiting has the answers to claims of the gateway's own, of queued.forward.<cell>, by the queue.
 	waiting map[string]chan string
 
 	mu         sync.Mutex
-	queries    []url.Values // of the calls that told answers
-	seen       []string     // "METHOD path" of the calls that are no look-ups of the gateway
+	seen       []string // "METHOD path" of the calls that are no look-ups of the gateway
 	listed     []listed
 	kept       time.Duration // that keys are remembered for
 	placements map[string]placement
@@ -67,7 +65,7 @@ type override struct {
 
 func newFakeCell(t *testing.T, number int) *fakeCell {
 	t.Helper()
-	f := &fakeCell{t: t, number: number, mux: http.NewServeMux(), keys: newFakeKeys(), owners: newFakeKeys(), waiting: make(map[string]chan string), placements: make(map[string]placement), changed: make(chan struct{})}
+	f := &fakeCell{t: t, number: number, mux: http.NewServeMux(), keys: newFakeKeys(), waiting: make(map[string]chan string), placements: make(map[string]placement), changed: make(chan struct{})}
 	f.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"status":"ok"}`) })
 	f.mux.HandleFunc("GET /cell", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+gatewayKey {
@@ -86,8 +84,6 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 	})
 	f.mux.HandleFunc("GET /cell/keys", f.keys.list)
 	f.mux.HandleFunc("PUT /cell/keys", f.keys.put)
-	f.mux.HandleFunc("GET /cell/owners", f.owners.list)
-	f.mux.HandleFunc("PUT /cell/owners", f.owners.put)
 	f.mux.HandleFunc("POST /queues/{name}/placement", f.place)
 	f.mux.HandleFunc("PUT /queues/{name}/placement", f.place)
 	f.mux.HandleFunc("GET /queues/{name}/placement", func(w http.ResponseWriter, r *http.Request) {
@@ -113,7 +109,7 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 		}
 		f.mu.Lock()
 		frozen := f.isFrozen
-		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/owners", "/cell/queues", "/placements"}, r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/cell/queues/") {
+		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/queues", "/placements"}, r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/cell/queues/") {
 			f.seen = append(f.seen, r.Method+" "+r.URL.Path)
 		}
 		f.mu.Unlock()

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -132,50 +131,6 @@ func TestQueueThatIsSetToNothingOnItsLeadingCellLeavesTheOthersAlone(t *testing.
 	}
 }
 
-func TestCountsOfCellsAreAddedUp(t *testing.T) {
-	t.Parallel()
-	e, cells, _ := wideCells(t)
-	for i, w := range cells {
-		w.answersWith("POST /queues/wide/purge", 200, fmt.Sprintf(`{"purged":%d}`, i+1))
-		w.answersWith("POST /sweep", 200, fmt.Sprintf(`{"expired":%d}`, 10*i+1))
-		w.answersWith("DELETE /queues/wide", 200, fmt.Sprintf(`{"purged":%d}`, i))
-	}
-	e.want(200, `{"purged":6}`, "POST", "/queues/wide/purge", "")
-	e.want(200, `{"purged":3}`, "DELETE", "/queues/wide?purge=true", "", "If-Match: \"3\"")
-	wantTexts(t, "the leading cell", cells[1].came(), "POST /queues/wide/purge   ", `DELETE /queues/wide?purge=true "3"  `)
-	wantTexts(t, "another", cells[2].came(), "POST /queues/wide/purge   ", "DELETE /queues/wide?purge=true   ")
-	e.want(200, `{"expired":33}`, "POST", "/sweep", `{}`)
-	e.want(200, `{"expired":33}`, "POST", "/sweep", `{"queue":"wide"}`)
-	e.want(200, `{"expired":11}`, "POST", "/sweep", `{"queue":"narrow"}`)
-
-	defer cells[2].freeze()()
-	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
-	got := e.want(200, `{"purged":3}`, "POST", "/queues/wide/purge", "")
-	if got.header.Get(unavailableHeader) != "2" {
-		t.Errorf("answered %v", got.header)
-	}
-}
-
-func TestWhatACellRefusesIsRefused(t *testing.T) {
-	t.Parallel()
-	e, cells, _ := wideCells(t)
-	cells[1].answersWith("POST /queues/wide/purge", 403, `{"code":"forbidden"}`)
-	e.want(403, "forbidden", "POST", "/queues/wide/purge", "")
-	if len(cells[0].came())+len(cells[2].came()) > 0 {
-		t.Errorf("the others were asked, too")
-	}
-	// One that knows no such queue has no part of it.
-	cells[1].answersWith("POST /queues/wide/run", 404, `{"code":"queue_not_declared"}`)
-	cells[2].answersWith("POST /queues/wide/run", 200, `{"run":4}`)
-	cells[0].answersWith("POST /queues/wide/run", 404, `{"code":"another"}`)
-	e.want(200, `{"run":4}`, "POST", "/queues/wide/run", "")
-	for _, w := range cells {
-		w.answersWith("DELETE /queues/wide", 404, fmt.Sprintf(`{"code":"queue_not_found","n":%d}`, w.number))
-	}
-	e.want(404, `"n":1`, "DELETE", "/queues/wide", "")
-	cells[1].answersWith("DELETE /queues/{name}", 200, `{"purged":0}`)
-}
-
 func TestQueueThatIsNotEmptyOnOneCellIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	e, cells, _ := wideCells(t)
@@ -221,84 +176,6 @@ func TestQueueThatSomethingNamesOnAnotherCellIsNotDeleted(t *testing.T) {
 	defer cells[2].freeze()()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
 	e.want(503, "names the queue. Nothing was deleted", "DELETE", "/queues/narrow", "")
-}
-
-func TestLimitHoldsForAllCellsTogether(t *testing.T) {
-	t.Parallel()
-	e, cells, _ := wideCells(t)
-	for _, w := range cells {
-		w.answersWith("POST /queues/wide/run", 200, `{"run":3}`)
-		w.answersWith("POST /history/requeue", 200, `{"matched":600,"requeued":600}`)
-	}
-	e.want(200, `{"run":6}`, "POST", "/queues/wide/run", `{"limit":5}`, "Content-Type: application/json")
-	wantTexts(t, "the first", cells[1].came(), `POST /queues/wide/run   {"limit":5}`)
-	wantTexts(t, "the second", cells[0].came(), `POST /queues/wide/run   {"limit":2}`)
-	wantTexts(t, "the third", cells[2].came())
-	e.want(200, `{"matched":1200,"requeued":1200}`, "POST", "/history/requeue", `{"outcome":"failed"}`)
-	if got := cells[1].came()[1]; !strings.HasSuffix(got, `"limit":400}`) && !strings.Contains(got, `"limit":400`) {
-		t.Errorf("cell 1 got %q", got)
-	}
-	wantTexts(t, "the third", cells[2].came())
-	for _, limit := range []string{`-5`, `"x"`, `1.5`, `null`} { // the leading cell is to refuse it
-		e.call("POST", "/history/requeue", `{"outcome":"failed","limit":`+limit+`}`)
-		if came := cells[0].came(); !strings.Contains(came[len(came)-1], `"limit":`+limit+`}`) {
-			t.Errorf("of the limit %s cell 0 got %q", limit, came[len(came)-1])
-		}
-	}
-}
-
-func TestRedriveIsOneOnEachCell(t *testing.T) {
-	t.Parallel()
-	e, cells, _ := wideCells(t)
-	cells[0].put(placement{Queue: "beside"})
-	e.until("the gateway knows", func() bool { p, _ := e.gateway.placements.get("beside"); return p != nil })
-	for i, w := range cells {
-		w.on("POST /redrives", func(rw http.ResponseWriter, body string) {
-			if strings.Contains(body, "dry_run") {
-				_, _ = fmt.Fprintf(rw, `{"matched":%d,"estimate":%t}`, i+1, i == 2)
-				return
-			}
-			rw.Header().Set("Location", fmt.Sprintf("/redrives/%d", 7+i))
-			rw.WriteHeader(http.StatusAccepted)
-			_, _ = fmt.Fprintf(rw, `{"id":%d,"state":"running"}`, 7+i)
-		})
-	}
-	e.want(200, `{"matched":6,"estimate":true}`, "POST", "/redrives", `{"queue":"wide","dry_run":true}`)
-	got := e.want(202, `{"id":8,"state":"running","others":[7,9]}`, "POST", "/redrives", `{"queue":"wide","rate":3,"idempotency_key":"k"}`)
-	if got.header.Get("Location") != "/redrives/8" {
-		t.Errorf("answered %v", got.header)
-	}
-	e.want(422, "0.03 or more", "POST", "/redrives", `{"queue":"wide","rate":0.02}`)
-	if seen := cells[2].came()[1]; !strings.Contains(seen, `"rate":1`) || !strings.Contains(seen, `"idempotency_key":"k"`) {
-		t.Errorf("cell 2 got %q", seen)
-	}
-	e.want(501, "is not on cell 0", "POST", "/redrives", `{"queue":"wide","to":"narrow"}`)
-	e.want(202, "others", "POST", "/redrives", `{"queue":"wide","to":"beside"}`)
-	e.want(202, "others", "POST", "/redrives", `{"queue":"wide","to":"origin"}`)
-	e.want(202, `{"id":8,"state":"running"}`, "POST", "/redrives", `{"queue":"narrow"}`)
-	defer cells[2].freeze()()
-	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
-	if got := e.want(202, `"others":[7]`, "POST", "/redrives", `{"queue":"wide"}`); got.header.Get(unavailableHeader) != "2" {
-		t.Errorf("answered %v", got.header)
-	}
-}
-
-func TestEventsAreMovedBesideThemAlone(t *testing.T) {
-	t.Parallel()
-	e, cells, _ := wideCells(t)
-	cells[0].put(placement{Queue: "beside"})
-	e.until("the gateway knows", func() bool { p, _ := e.gateway.placements.get("beside"); return p != nil })
-	for _, w := range cells {
-		w.answersWith("POST /queues/wide/move", 200, `{"moved":2}`)
-		w.answersWith("POST /queues/narrow/move", 200, `{"moved":2}`)
-	}
-	e.want(200, `{"moved":6}`, "POST", "/queues/wide/move", `{"to":"beside"}`)
-	e.want(501, "place the queue on cell", "POST", "/queues/wide/move", `{"to":"narrow"}`)
-	e.want(200, `{"moved":2}`, "POST", "/queues/narrow/move", `{"to":"wide"}`)
-	e.want(200, `{"moved":2}`, "POST", "/queues/narrow/move", `{"to":"new"}`) // which is placed there
-	if p, _ := e.gateway.placements.get("new"); p == nil || !slices.Equal(p.Cells, cellSet{1}) {
-		t.Errorf("the new queue is placed on %v", p)
-	}
 }
 
 func TestPushThatWasDeletedWhileACellWasAwayIsDeletedThere(t *testing.T) {

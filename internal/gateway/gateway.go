@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"github.com/queued/queued/internal/http/pages"
 	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/rounds"
 )
@@ -40,9 +39,7 @@ type Config struct {
 
 	emptyEvery, emptyAfter time.Duration // of tests; zero: the constants
 
-	// HidePayloads has the pages at /ui/ show events without payloads, metadata, results and raw bodies.
-	HidePayloads bool
-	LogAll       bool // log every request at info; false: successful busy calls at debug
+	LogAll bool // log every request at info; false: successful busy calls at debug
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then refused; nil: clients need no
 	// certificate. Health checks need none.
 	VerifyClient func(*tls.ConnectionState) (subject string, err error)
@@ -72,16 +69,13 @@ type Gateway struct {
 	placements *placements
 	strays     *strays
 	keys       *copied
-	owners     *copied
 	turns      sync.Map // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
 	waits      claimWaits
 	bodies     bodyBudget
 	proxy      *httputil.ReverseProxy
-	exports    chan struct{} // has one for each export that is made of those of several cells
 	metrics    *metrics
 	callers    *callers
 	api        http.Handler // the routes
-	pages      *pages.Handler
 	handler    http.Handler
 
 	rounds  rounds.Counts   // of loops
@@ -100,8 +94,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg.Registry = prometheus.NewRegistry()
 	}
 	g := &Gateway{
-		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), keys: newCopiedKeys(), owners: newCopiedOwners(), callers: newCallers(),
-		exports: make(chan struct{}, maxExports),
+		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), keys: newCopiedKeys(), callers: newCallers(),
 	}
 	g.bodies.limit = cfg.MaxBodyMemory
 	g.claims = g.rounds.Loop("claiming from cells in turn")
@@ -118,8 +111,8 @@ func New(cfg Config) (*Gateway, error) {
 	g.known.Store(newCellsNow(g.given))
 	g.metrics = newMetrics(g)
 	g.proxy = g.newProxy()
-	g.api, g.pages = g.newMux(), g.newPages()
-	g.handler = g.observe(g.checkHost(g.checkClient(g.servePages(g.checkOrigin(g.api)))))
+	g.api = g.newMux()
+	g.handler = g.observe(g.checkHost(g.checkClient(g.checkOrigin(g.api))))
 	return g, nil
 }
 
@@ -131,7 +124,6 @@ func (g *Gateway) Run(ctx context.Context) {
 	}
 	g.watching.Go(func() { g.findEmpty(ctx) })
 	g.watching.Go(func() { g.followHome(ctx, g.keys) })
-	g.watching.Go(func() { g.followHome(ctx, g.owners) })
 	g.follow(ctx)
 }
 

@@ -91,11 +91,6 @@ func (p *part) close() {
 	}
 }
 
-// isAway reports whether the cell has not answered, or cannot at the moment: its part is missing.
-func (p *part) isAway() bool {
-	return p.err != nil || p.resp.StatusCode >= http.StatusInternalServerError
-}
-
 // read reads the answer, of at most limit bytes, which count for the memory of bodies as long as the call goes on, and closes it. It fails with a *problem.
 func (g *Gateway) read(c *call, p *part, limit int64) ([]byte, error) {
 	defer p.close()

@@ -7,10 +7,6 @@ import (
 	"strings"
 )
 
-// onBehalfHeader has the id of the key in whose name the gateway calls cells with its own. The gateway takes it from nobody: it is set from call.behalf, right before a
-// request is sent.
-const onBehalfHeader = "Queued-As"
-
 // connectionFields are fields of a header that are for one connection alone, besides those that Connection names (RFC 9110, 7.6.1).
 var connectionFields = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
@@ -36,26 +32,16 @@ func dropConnectionFields(header http.Header) {
 // admitHeader removes from a request what nobody may have the gateway pass on. Trailers have no credentials: a proxy in front of a cell may add them to the header.
 func admitHeader(r *http.Request) {
 	dropConnectionFields(r.Header)
-	delete(r.Header, onBehalfHeader)
 	maps.DeleteFunc(r.Trailer, func(name string, _ []string) bool {
-		return name == onBehalfHeader || name == "Authorization" || name == "Cookie"
+		return name == "Authorization" || name == "Cookie"
 	})
 }
 
 // callerHeader returns the fields that say who makes a request, for calls of the gateway's own in the name of that caller.
-func callerHeader(c *call, r *http.Request) http.Header {
+func callerHeader(r *http.Request) http.Header {
 	header := http.Header{}
 	if values := r.Header["Authorization"]; len(values) > 0 {
 		header["Authorization"] = values
 	}
-	c.setBehalf(header)
 	return header
-}
-
-// setBehalf says in a header that is about to be sent in whose name the call is made, and in nobody's else.
-func (c *call) setBehalf(header http.Header) {
-	delete(header, onBehalfHeader)
-	if c.behalf != "" {
-		header[onBehalfHeader] = []string{c.behalf}
-	}
 }

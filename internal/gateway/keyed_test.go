@@ -196,26 +196,6 @@ func resultIDs(t *testing.T, got answer) []string {
 	return texts
 }
 
-func TestKeyOfAScheduleIsNoneOfAnEvent(t *testing.T) {
-	t.Parallel()
-	all := newKeyedCells(t, 3)
-	for _, k := range all.cells {
-		k.answers("POST /schedules", http.StatusCreated, fmt.Sprintf(`{"cell":%d}`, k.number))
-	}
-	all.cells[0].put(placement{Queue: "moved", Cells: []int{2}, Asked: hourly(-time.Hour, time.Hour, 1)})
-	all.cells[0].put(placement{Queue: "staying", Cells: []int{2}, Keys: &keys{Cells: cellSet{1}, Until: time.Now().Add(time.Hour)}})
-	e := setup(t, nil, all.fakes()...)
-	all.cells[1].insertOne("moved k")
-	for _, key := range []string{"k", "new"} {
-		e.want(201, `{"cell":2}`, "POST", "/schedules?key="+key, `{"queue":"moved","event":{}}`)
-	}
-	e.want(201, `{"cell":1}`, "POST", "/schedules?key=k", `{"queue":"staying","event":{}}`) // where its first may be
-	e.want(201, `{"cell":2}`, "POST", "/schedules", `{"queue":"staying","event":{}}`)
-	if _, isLeft := all.cells[1].has("moved new"); isLeft {
-		t.Error("the key of a schedule was left as that of an event")
-	}
-}
-
 func TestKeysAreInsertedOnceThroughGatewaysOfDifferentPlacements(t *testing.T) {
 	t.Parallel()
 	all := newKeyedCells(t, 3)

@@ -177,14 +177,6 @@ func TestCellThatSomethingIsLeftOnStaysListed(t *testing.T) {
 		}
 		_, _ = fmt.Fprintf(w, `{"waiting":%d}`, waiting)
 	})
-	schedules := atomic.Int64{}
-	other.mux.HandleFunc("GET /schedules", func(w http.ResponseWriter, r *http.Request) {
-		text := strings.TrimSuffix(strings.Repeat(`{},`, int(schedules.Load())), ",")
-		if r.URL.Query().Get("status") != "paused" {
-			text = ""
-		}
-		_, _ = fmt.Fprintf(w, `{"schedules":[%s],"next":null}`, text)
-	})
 	home.list(listedAt(other, false), listedAt(given, false))
 	e := setup(t, nil, home, given)
 	e.until("the cell can be used", func() bool { return e.gateway.cell(2) != nil && e.gateway.cell(2).isUp() })
@@ -198,9 +190,6 @@ func TestCellThatSomethingIsLeftOnStaysListed(t *testing.T) {
 	other.queues.Store(&[]string{"queued.x", "strange"})
 	remove(http.StatusConflict, `the queue \"strange\"`, 2)
 	other.queues.Store(&[]string{"queued.x"})
-	schedules.Store(3)
-	remove(http.StatusConflict, "3 schedules", 2)
-	schedules.Store(0)
 	home.queues.Store(&[]string{})
 	remove(http.StatusConflict, "queued.forward.2", 2)
 	home.queues.Store(nil)

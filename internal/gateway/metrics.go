@@ -20,8 +20,6 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	refused  *prometheus.CounterVec
-	merged   *prometheus.CounterVec
-	missing  *prometheus.CounterVec
 	forwards *prometheus.CounterVec
 
 	mu    sync.RWMutex
@@ -57,14 +55,6 @@ func newMetrics(g *Gateway) *metrics {
 			Help: "Requests answered 503 overloaded because the cell held as many calls as it may.",
 		}, []string{"cell"}),
 	}
-	m.merged = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "queued_gateway_merged_answers_total",
-		Help: "Answers and pages that were made of those of several cells, by route.",
-	}, []string{"route"})
-	m.missing = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "queued_gateway_missing_parts_total",
-		Help: "Parts that were missing from such answers, because the cell did not answer or broke off.",
-	}, []string{"cell"})
 	m.forwards = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "queued_gateway_forwarded_total",
 		Help: "Events that this gateway has brought from home to the cell of their queue.",
@@ -73,7 +63,7 @@ func newMetrics(g *Gateway) *metrics {
 		Name: "queued_gateway_build_info", Help: "Always 1; the label describes the build.", ConstLabels: prometheus.Labels{"version": g.cfg.Version},
 	})
 	info.Set(1)
-	g.cfg.Registry.MustRegister(m.requests, m.duration, m.refused, m.merged, m.missing, m.forwards, info, &collector{g},
+	g.cfg.Registry.MustRegister(m.requests, m.duration, m.refused, m.forwards, info, &collector{g},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -95,13 +85,6 @@ func (m *metrics) observe(cell, route, method string, status int, took time.Dura
 	}
 	series.count.Inc()
 	series.duration.Observe(took.Seconds())
-}
-
-// noteMissing counts the parts of cells that are missing from an answer.
-func (m *metrics) noteMissing(cells []int) {
-	for _, number := range cells {
-		m.missing.WithLabelValues(strconv.Itoa(number)).Inc()
-	}
 }
 
 var (

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -76,80 +75,8 @@ func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, bo
 			_ = g.setEach(ctx, targets, queue, again) // what it was set to a moment before is there in any case
 		}
 	}
-	writeAs(c, answer.resp, g.withSchedules(ctx, text, queue, cells))
+	writeAs(c, answer.resp, text)
 	return nil
-}
-
-// staying are the schedules of a queue on a cell that it is not placed on. They stay there: their ids say their cell.
-type staying struct {
-	Cell  int  `json:"cell"`
-	Count *int `json:"count"` // nil: the cell does not say
-}
-
-// withSchedules returns the placement of a queue with the schedules that stay where it is not.
-func (g *Gateway) withSchedules(ctx context.Context, placed []byte, queue string, cells cellSet) []byte {
-	known, err := g.cellsEver(queue)
-	if err != nil {
-		known = g.cells()
-	}
-	current := g.cellsIn(cells)
-	known = slices.DeleteFunc(slices.Clone(known), func(at *cell) bool { return slices.Contains(current, at) })
-	counts := make([]*int, len(known))
-	var asking sync.WaitGroup
-	for i, at := range known {
-		asking.Go(func() {
-			if n, err := g.countSchedules(ctx, at, queue); err == nil {
-				counts[i] = &n
-			}
-		})
-	}
-	asking.Wait()
-	left := []staying{}
-	for i, at := range known {
-		if counts[i] == nil || *counts[i] > 0 {
-			left = append(left, staying{at.number, counts[i]})
-		}
-	}
-	text, err := json.Marshal(left)
-	if err != nil {
-		panic(err) // numbers always encode
-	}
-	whole, err := parseObject(bytes.TrimSpace(placed))
-	if err != nil {
-		return placed // which is not what home says of a placement
-	}
-	whole.set("schedules", text)
-	return append(whole.appendTo(nil), '\n')
-}
-
-// countSchedules asks a cell how many schedules it has that insert into a queue and have not ended; of an empty name, into any.
-func (g *Gateway) countSchedules(ctx context.Context, at *cell, queue string) (n int, err error) {
-	if !at.isUp() {
-		return 0, errAway
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	for _, status := range []string{"active", "paused"} {
-		query := url.Values{"status": {status}, "limit": {"1000"}}
-		if queue != "" {
-			query.Set("queue", queue)
-		}
-		for {
-			var page struct {
-				Schedules []struct{} `json:"schedules"`
-				Next      *string    `json:"next"`
-			}
-			if err := at.do(ctx, http.MethodGet, "/schedules?"+query.Encode(), at.ownHeader(), nil, &page); err != nil {
-				return 0, err
-			}
-			n += len(page.Schedules)
-			if page.Next == nil {
-				break
-			}
-			query.Set("cursor", *page.Next)
-		}
-	}
-	return n, nil
 }
 
 // rehearse sends a call under a condition that is never met, so that it changes nothing. It fails with 412 as the *answered if the caller may make the call, else with why not.

@@ -87,38 +87,6 @@ func TestQueueIsSetOnTheCellsThatItComesTo(t *testing.T) {
 	}
 }
 
-func TestMoveSaysWhichSchedulesStay(t *testing.T) {
-	t.Parallel()
-	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2), newFakeCell(t, 3)}
-	newSettable(fakes...).copies[1] = `{"policy":null,"push":null}`
-	for _, f := range fakes {
-		f.mux.HandleFunc("GET /schedules", func(w http.ResponseWriter, r *http.Request) {
-			query := r.URL.Query()
-			switch {
-			case r.Header.Get("Authorization") != "Bearer "+gatewayKey || query.Get("queue") != "q":
-				refuseCaller(w, r)
-			case f.number == 0 && query.Get("status") == "paused" && query.Get("cursor") == "":
-				_, _ = io.WriteString(w, `{"schedules":[{"id":1,"cron":"@daily"}],"next":"c"}`)
-			case f.number == 0 && query.Get("status") == "paused", f.number == 3 && query.Get("status") == "active":
-				_, _ = io.WriteString(w, `{"schedules":[{"id":2},{"id":3}],"next":null}`)
-			default:
-				_, _ = io.WriteString(w, `{"schedules":[],"next":null}`)
-			}
-		})
-	}
-	past := cellSet{0, 2, 3}
-	fakes[0].put(placement{Queue: "q", Cells: []int{1}, Past: &past})
-	e := setup(t, nil, fakes...)
-	manager := "Authorization: Bearer " + managerKey
-	e.want(200, `"schedules":[{"cell":0,"count":3},{"cell":3,"count":2}]`, "PUT", "/queues/q/placement", `{"cells":[1]}`, manager)
-	e.want(200, `"schedules":[{"cell":0,"count":3}]`, "PUT", "/queues/q/placement", `{"cells":[1,3]}`, manager)
-	defer fakes[2].freeze()()
-	e.until("the cell counts as away", func() bool { return !e.gateway.cell(2).isUp() })
-	fakes[0].put(placement{Queue: "q", Cells: []int{1}, Past: &past})
-	e.until("the gateway knows", func() bool { p, _ := e.gateway.placements.get("q"); return p.Past != nil && len(p.Cells) == 1 })
-	e.want(200, `{"cell":2,"count":null}`, "PUT", "/queues/q/placement", `{"cells":[1]}`, manager)
-}
-
 func TestQueueIsNotMovedWithoutItsPolicy(t *testing.T) {
 	t.Parallel()
 	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}

@@ -31,7 +31,7 @@ type callers struct {
 	asking   singleflight.Group // of home about one caller, by the hash and the mark: for all calls of it that come meanwhile
 
 	mu    sync.Mutex
-	known map[[sha256.Size]byte]caller // by the hash of Authorization, and of the key that it calls for
+	known map[[sha256.Size]byte]caller // by the hash of Authorization
 }
 
 // A caller is one that home has known.
@@ -76,7 +76,7 @@ func (g *Gateway) keysMark() mark {
 // know, and with a *problem if home does not answer.
 func (g *Gateway) admit(c *call, r *http.Request, scopes ...string) error {
 	req := c.partOf(r, http.MethodGet, "/keys/self", nil, nil)
-	req.Header = callerHeader(c, r)
+	req.Header = callerHeader(r)
 	req.Header["X-Request-Id"] = []string{c.id}
 	body, err := g.success(c, g.ask(r.Context(), c, g.home(), req))
 	switch refused, isAnswer := errors.AsType[*answered](err); {
@@ -106,7 +106,7 @@ func unknownCaller(err error) error {
 
 // checkKnownCaller makes sure that home knows the caller of r, or knew it lately: for calls that cells check, too. It fails as admit does.
 func (g *Gateway) checkKnownCaller(c *call, r *http.Request) error {
-	hash := sha256.Sum256([]byte(r.Header.Get("Authorization") + "\n" + c.behalf))
+	hash := sha256.Sum256([]byte(r.Header.Get("Authorization")))
 	now, keys := time.Now(), g.keysMark()
 	found, isKnown := g.callers.get(hash)
 	isKnown = isKnown && found.keys == keys && now.Sub(found.at) <= callerLast
@@ -131,7 +131,7 @@ func (g *Gateway) checkKnownCaller(c *call, r *http.Request) error {
 
 // learn asks home about the caller of r, once for all calls of it that come meanwhile, and remembers that home knows it.
 func (g *Gateway) learn(c *call, r *http.Request, hash [sha256.Size]byte, keys mark) error {
-	id, header, now := c.id, callerHeader(c, r), time.Now()                                    // the call may be over before home has answered the others
+	id, header, now := c.id, callerHeader(r), time.Now()                                       // the call may be over before home has answered the others
 	answers := g.callers.asking.DoChan(fmt.Sprintf("%x %v", hash, keys), func() (any, error) { //nolint:contextcheck // it is for other calls, too
 		err := g.askCaller(id, header)
 		if err == nil {

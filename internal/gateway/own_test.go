@@ -232,7 +232,7 @@ func TestURLThatIsOfNoCellIsAskedWithTheKeyOfTheCaller(t *testing.T) {
 			if want := map[bool]int{true: http.StatusOK, false: http.StatusUnprocessableEntity}[name == "200" && number == "9"]; got.status != want || strings.Contains(got.body, "gateway's key") {
 				t.Errorf("cell %s at a URL that answers %s: %d %s", number, name, got.status, got.body)
 			}
-			if seen := at.headers(); len(seen) != 1 || !slices.Equal(seen[0]["Authorization"], []string{"Bearer " + adminKey}) || seen[0]["Queued-As"] != nil {
+			if seen := at.headers(); len(seen) != 1 || !slices.Equal(seen[0]["Authorization"], []string{"Bearer " + adminKey}) {
 				t.Errorf("cell %s at a URL that answers %s: it was asked with %v", number, name, seen)
 			}
 		}
@@ -251,29 +251,6 @@ func TestURLThatIsOfNoCellIsAskedWithTheKeyOfTheCaller(t *testing.T) {
 	}
 	if seen := elsewhere.headers(); len(seen) > 0 {
 		t.Errorf("where a URL redirects to was asked with %v", seen)
-	}
-}
-
-// pageViewer looks at pages with the key of an admin.
-type pageViewer struct{ viewer }
-
-func TestURLThatAPageNamesIsAskedWithoutAKey(t *testing.T) {
-	t.Parallel()
-	home, other := newFakeCell(t, 0), newFakeCell(t, 1)
-	home.admits()
-	at := newStranger(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"cell":9}`) })
-	e := setup(t, nil, home, other)
-	outer := &call{id: "x"}
-	outer.ctx = callContext{t.Context(), outer}
-	r := httptest.NewRequestWithContext(&outer.ctx, http.MethodPut, "/cells/9", strings.NewReader(fmt.Sprintf(`{"url":%q}`, at.server.URL)))
-	r.Header.Set("Content-Type", "application/json")
-	answer := httptest.NewRecorder()
-	e.gateway.callWithin(answer, r, &pageViewer{viewer{session: session{Result: "accepted", KeyID: viewerID}}})
-	if answer.Code != http.StatusOK {
-		t.Errorf("%d %s", answer.Code, answer.Body)
-	}
-	if seen := at.headers(); len(seen) != 1 || seen[0]["Authorization"] != nil || seen[0]["Queued-As"] != nil {
-		t.Errorf("the URL was asked with %v", seen)
 	}
 }
 
@@ -339,20 +316,4 @@ func TestHomesWordOnACallerEndsWithAChangeOfItsKeys(t *testing.T) {
 	ask(batchNotAtomic.status, batchNotAtomic.code)
 	age(waitTimeout)
 	ask(http.StatusServiceUnavailable, cellUnavailable.code)
-}
-
-// Nobody but the gateway sees the caller of a page after the last one, as no cell is asked.
-func TestPageAfterTheLastOneIsForKnownCallersAlone(t *testing.T) {
-	t.Parallel()
-	home, other := newFakeCell(t, 0), newFakeCell(t, 1)
-	e := setup(t, nil, home, other)
-	over := places{0: {ended: true}, 1: {ended: true}}.String()
-	for _, path := range []string{"/history?cursor=", "/history?format=ndjson&cursor=", "/queues?cursor=", "/redrives?cursor=", "/events?cursor="} {
-		if got := e.call("GET", path+over, "", "Authorization: Bearer "+callerKey); got.status != http.StatusOK {
-			t.Errorf("%s of a known caller: %d %s", path, got.status, got.body)
-		}
-		if got := e.call("GET", path+over, "", "Authorization: Bearer unknown"); got.status != http.StatusUnauthorized {
-			t.Errorf("%s of a stranger: %d %s", path, got.status, got.body)
-		}
-	}
 }

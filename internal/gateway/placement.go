@@ -422,7 +422,7 @@ func (g *Gateway) placeOn(c *call, r *http.Request, queue string, number int) (*
 
 // askPlacement asks home for a placement: as one who publishes, or where the call is for those who manage, as one of them.
 func askPlacement(ctx context.Context, c *call, r *http.Request, at *cell, queue string, number int) (*placement, error) {
-	header := callerHeader(c, r)
+	header := callerHeader(r)
 	header["Content-Type"], header["X-Request-Id"] = []string{"application/json"}, []string{c.id}
 	path := "/queues/" + queue + "/placement"
 	made := new(placement)

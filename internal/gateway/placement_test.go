@@ -88,7 +88,7 @@ func TestCallersWhomHomeRefusesPlaceNothing(t *testing.T) {
 	cells := insertable(home, one)
 	e := setup(t, nil, home, one)
 	for _, call := range [][3]string{
-		{"POST", "/events?queue=new", "{}"}, {"PUT", "/queues/new", "{}"}, {"POST", "/schedules", `{"queue":"new"}`}, {"POST", "/cloudevents?queue=new", "{}"},
+		{"POST", "/events?queue=new", "{}"}, {"PUT", "/queues/new", "{}"}, {"POST", "/cloudevents?queue=new", "{}"},
 	} {
 		for _, key := range []string{"wrong", ""} {
 			got := e.want(401, "unauthorized", call[0], call[1], call[2], "Authorization: Bearer "+key, "X-Request-Id: mine")

@@ -23,13 +23,13 @@ var (
 	hostNotAllowed   = problemType{421, "host_not_allowed", "Host not allowed"}
 	batchNotAtomic   = problemType{422, "batch_not_atomic", "Batch not atomic"}
 	invalidBody      = problemType{400, "invalid_json", "Invalid JSON"}
-	invalidCursor    = problemType{400, "invalid_cursor", "Invalid cursor"}
 	internalError    = problemType{500, "internal", "Internal error"}
 	queueNotEmpty    = problemType{409, "queue_not_empty", "Queue not empty"}
 	queueLeased      = problemType{409, "queue_leased", "Queue has leased events"}
 	cellInUse        = problemType{409, "cell_in_use", "Cell in use"}
 	validationFailed = problemType{422, "validation_failed", "Validation failed"}
-	notOverCells     = problemType{501, "not_over_cells", "Not over several cells"}
+	cellUnknown      = problemType{404, "cell_unknown", "Cell unknown"}
+	severalCells     = problemType{409, "several_cells", "Several cells"}
 	outcomeUnknown   = problemType{502, "outcome_unknown", "Outcome unknown"}
 	cellUnavailable  = problemType{503, "cell_unavailable", "Cell unavailable"}
 	overloaded       = problemType{503, "overloaded", "Server overloaded"}
@@ -43,8 +43,9 @@ const statusClientGone = 499
 type problem struct {
 	problemType
 	detail string
-	cell   *int // that it is about; nil: none
-	retry  int  // seconds after which to try again; 0: there is no Retry-After
+	cell   *int  // that it is about; nil: none
+	cells  []int // of severalCells
+	retry  int   // seconds after which to try again; 0: there is no Retry-After
 	cause  error
 
 	required *requirement // of forbidden
@@ -86,6 +87,7 @@ type document struct {
 	Code      string `json:"code"`
 	RequestID string `json:"request_id"`
 	Cell      *int   `json:"cell,omitempty"`
+	Cells     []int  `json:"cells,omitempty"`
 
 	Required *requirement `json:"required,omitempty"`
 }
@@ -97,7 +99,7 @@ type requirement struct {
 
 // document returns p as it goes over the wire.
 func (p *problem) document(requestID string) []byte {
-	body, err := json.Marshal(document{"urn:queued:problem:" + p.code, p.title, p.status, p.detail, p.code, requestID, p.cell, p.required})
+	body, err := json.Marshal(document{"urn:queued:problem:" + p.code, p.title, p.status, p.detail, p.code, requestID, p.cell, p.cells, p.required})
 	if err != nil {
 		panic(err) // strings and integers always encode
 	}

@@ -161,12 +161,9 @@ func (g *Gateway) try(c *call, to *cell, r *http.Request) (*http.Response, error
 		at := *r.URL
 		at.Scheme, at.Host = to.url.Scheme, to.url.Host
 		out.URL = &at
-		if c.ownOrigin || c.behalf != "" || r.Header[onBehalfHeader] != nil {
+		if c.ownOrigin {
 			out.Header = r.Header.Clone()
-			if c.ownOrigin {
-				out.Header["Origin"] = []string{to.origin}
-			}
-			c.setBehalf(out.Header)
+			out.Header["Origin"] = []string{to.origin}
 		}
 		if r.Body != nil {
 			out.Body = &requestBody{r.Body, c, out}

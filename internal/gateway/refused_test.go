@@ -43,34 +43,6 @@ func TestNumbersOfCellsAreWrittenInOneWay(t *testing.T) {
 	}
 }
 
-func TestTimesOfARequeueAreNoQueues(t *testing.T) {
-	t.Parallel()
-	e, cells, _ := wideCells(t)
-	for _, w := range cells {
-		w.answersWith("POST /history/requeue", 200, `{"matched":1,"requeued":1}`)
-	}
-	e.want(200, `{"matched":3,"requeued":3}`, "POST", "/history/requeue", `{"from":"2026-01-01T00:00:00Z","to":"2026-02-01T00:00:00Z","limit":100}`)
-	if p, _ := e.gateway.placements.get("2026-02-01T00:00:00Z"); p != nil {
-		t.Errorf("a time is placed on %v", p.Cells)
-	}
-}
-
-func TestRedrivesThatAreWrongAreRefusedByTheLeadingCell(t *testing.T) {
-	t.Parallel()
-	e, cells, _ := wideCells(t)
-	cells[1].answersWith("POST /redrives", 422, `{"code":"validation_failed"}`)
-	for _, body := range []string{`{"filter":{"queue":"wide"},"rate":1000001}`, `{"filter":{"queue":"wide"},"rate":0.001}`, `{"queue":"wide","to":"wide"}`, `{"queue":"new","to":"new"}`} {
-		status, text := 422, "validation_failed"
-		if body == `{"queue":"new","to":"new"}` {
-			cells[0].answersWith("POST /redrives", status, `{"code":"of home"}`)
-			text = "of home"
-		}
-		e.want(status, text, "POST", "/redrives", body)
-	}
-	wantTexts(t, "the leading cell", cells[1].came(),
-		`POST /redrives   {"filter":{"queue":"wide"},"rate":1000001}`, `POST /redrives   {"filter":{"queue":"wide"},"rate":0.001}`, `POST /redrives   {"queue":"wide","to":"wide"}`)
-}
-
 func TestMoveIntoAQueueThatTheKeyMayNotUseIsRefusedByTheCell(t *testing.T) {
 	t.Parallel()
 	e, cells, _ := wideCells(t)

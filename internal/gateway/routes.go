@@ -20,6 +20,7 @@ type route struct {
 	changes func(*Gateway) *copied // it changes what all cells have copies of; nil: it does not
 	manages bool                   // it is for callers with the scope manage
 	claims  bool                   // its answer has leases, which are given back when it does not reach the client
+	isPage  bool                   // it is one of the pages of home, whose log-in is in a cookie
 	busy    bool                   // it is called for every event, or every few seconds: the log of all of them would be most of the log
 }
 
@@ -29,14 +30,13 @@ func (r *route) isHealth() bool { return r.pattern == "/livez" || r.pattern == "
 // An option says something of a route.
 type option func(*route)
 
-func waits(r *route)    { r.waits = true }
-func waitsIf(r *route)  { r.waitsIf = true }
-func streams(r *route)  { r.waits, r.streams = true, true }
-func ofKeys(r *route)   { r.changes = func(g *Gateway) *copied { return g.keys } }
-func ofOwners(r *route) { r.changes = func(g *Gateway) *copied { return g.owners } }
-func manages(r *route)  { r.manages = true }
-func busy(r *route)     { r.busy = true }
-func claims(r *route)   { r.claims = true }
+func waits(r *route)   { r.waits = true }
+func waitsIf(r *route) { r.waitsIf = true }
+func streams(r *route) { r.waits, r.streams = true, true }
+func ofKeys(r *route)  { r.changes = func(g *Gateway) *copied { return g.keys } }
+func manages(r *route) { r.manages = true }
+func busy(r *route)    { r.busy = true }
+func claims(r *route)  { r.claims = true }
 
 // table is every route of the API, as in internal/http/routes.go and api/openapi.yaml.
 func table() []*route {
@@ -56,7 +56,7 @@ func table() []*route {
 	add(post, "/events", chooseInsert, busy)
 	add(post, "/events/batch", chooseBatch, busy)
 	add(post, "/cloudevents", chooseCloudEvents)
-	add(get, "/events", merged(always(eventListing), waitingCells))
+	add(get, "/events", waitingInQuery)
 	add(get, "/events/{id}", byID, waitsIf)
 	add(post, "/events/{id}/run", byID)
 	add(get, "/events/{id}/attempts", byID)
@@ -71,41 +71,41 @@ func table() []*route {
 	add(post, "/extend", bodyIDs, busy)
 	add(post, "/events/{id}/release", byID, busy)
 	add(post, "/release", bodyIDs, busy)
-	add(post, "/sweep", bodyQueue(false, false, (*Gateway).answerSums), manages)
+	add(post, "/sweep", inBody((*Gateway).cellsOf), manages)
 
-	add(get, "/history", listHistory)
-	add(get, "/history/stats", historyStats)
-	add(get, "/history/errors", toldOf(pastCells, withLimit(defaultCauses, maxCauses), joinCauses))
+	add(get, "/history", pastInQuery)
+	add(get, "/history/stats", pastInQuery)
+	add(get, "/history/errors", pastInQuery)
 	add(post, "/history/{id}/requeue", byID)
-	add(post, "/history/requeue", bodyQueue(true, false, (*Gateway).answerRequeue), manages)
-	add(post, "/redrives", bodyQueue(true, true, (*Gateway).answerRedrive), manages)
-	add(get, "/redrives", merged(always(redriveListing), everywhere))
+	add(post, "/history/requeue", inBody((*Gateway).cellsEver), manages)
+	add(post, "/redrives", inBody((*Gateway).cellsEver), manages)
+	add(get, "/redrives", ofAllQueues)
 	add(get, "/redrives/{id}", byID)
 	add(post, "/redrives/{id}/pause", byID)
 	add(post, "/redrives/{id}/resume", byID)
 	add(post, "/redrives/{id}/cancel", byID)
-	add(get, "/queues", merged(always(queueListing), everywhere))
-	add(get, "/queues/{name}", getQueue)
+	add(get, "/queues", ofAllQueues)
+	add(get, "/queues/{name}", waitingInPath)
 	add(put, "/queues/{name}", useAndSetQueue, manages)
 	add(del, "/queues/{name}", deleteQueue)
 	add(post, "/queues/{name}/pause", useAndSetQueue, manages)
 	add(post, "/queues/{name}/resume", useAndSetQueue, manages)
-	add(post, "/queues/{name}/purge", countQueue)
+	add(post, "/queues/{name}/purge", waitingInPath)
 	add(post, "/queues/{name}/move", chooseMove, manages)
-	add(post, "/queues/{name}/run", countQueue)
+	add(post, "/queues/{name}/run", waitingInPath)
 	add(put, "/queues/{name}/push", useAndSetQueue, manages)
 	add(get, "/queues/{name}/push", byPathQueue)
 	add(del, "/queues/{name}/push", setQueue)
 	add(post, "/queues/{name}/push/secret", setQueue)
 	add(post, "/queues/{name}/push/test", byPathQueue)
 	add(get, "/queues/{name}/push/deliveries", byPathQueue)
-	add(post, "/queues/{name}/push/enable", enablePush)
-	add(get, "/queues/{name}/groups", listGroups)
+	add(post, "/queues/{name}/push/enable", waitingInPath)
+	add(get, "/queues/{name}/groups", waitingInPath)
 	add(get, "/queues/{name}/groups/{group}", byGroup)
 	add(put, "/queues/{name}/groups/{group}", useGroup, manages)
 	add(del, "/queues/{name}/groups/{group}", byGroup)
 	add(post, "/queues/{name}/groups/{group}/unblock", byGroup)
-	add(get, "/queues/{name}/stats", toldOf(everCells, seriesQuery, joinSeries))
+	add(get, "/queues/{name}/stats", pastInPath)
 	add(put, "/queues/{name}/placement", choosePlacement)
 	add(post, "/queues/{name}/placement", toHome)
 	add(get, "/queues/{name}/placement", toHome)
@@ -120,34 +120,29 @@ func table() []*route {
 	add(get, "/cell/queues", toHome)
 	add(get, "/cell/queues/{name}", toHome)
 	add(put, "/cell/queues/{name}", toHome)
-	add(get, "/cell/owners", toHome)
-	add(put, "/cell/owners", toHome, ofOwners)
 	add(post, "/cell/queues/{name}/keys", toHome)
 	add(get, "/cell/keys", toHome)
 	add(put, "/cell/keys", toHome, ofKeys)
-	add(post, "/cell/sessions", toHome)
-	add(get, "/cell/session", toHome)
-	add(del, "/cell/session", toHome)
-	add(get, "/stats/queues", queuesOverview)
-	add(get, "/stats/executions", toldOf(everywhere, nil, joinExecutions))
-	add(get, "/stats/processes", toldOf(everywhere, nil, joinProcesses))
-	add(get, "/stats/workers", toldOf(everywhere, withLimit(defaultPage, maxPage), joinWorkers))
-	add(get, "/stats/holders", toldOf(everywhere, nil, joinHolders))
+	add(get, "/stats/queues", ofAllQueues)
+	add(get, "/stats/executions", ofAllQueues)
+	add(get, "/stats/processes", ofAllQueues)
+	add(get, "/stats/workers", ofAllQueues)
+	add(get, "/stats/holders", ofAllQueues)
 
-	add(post, "/schedules", chooseSchedule, manages)
-	add(get, "/schedules", merged(schedulesIn, everywhere))
+	add(post, "/schedules", toHome)
+	add(get, "/schedules", toHome)
 	add(post, "/schedules/preview", toHome)
-	add(get, "/schedules/{id}", byID)
-	add(patch, "/schedules/{id}", byID)
-	add(del, "/schedules/{id}", byID)
-	add(post, "/schedules/{id}/pause", byID)
-	add(post, "/schedules/{id}/resume", byID)
-	add(post, "/schedules/{id}/run", byID)
-	add(get, "/schedules/{id}/occurrences", byID)
+	add(get, "/schedules/{id}", toHome)
+	add(patch, "/schedules/{id}", toHome)
+	add(del, "/schedules/{id}", toHome)
+	add(post, "/schedules/{id}/pause", toHome)
+	add(post, "/schedules/{id}/resume", toHome)
+	add(post, "/schedules/{id}/run", toHome)
+	add(get, "/schedules/{id}/occurrences", toHome)
 	add(get, "/owners", toHome)
-	add(put, "/owners/{id}", toHome, ofOwners)
+	add(put, "/owners/{id}", toHome)
 	add(get, "/owners/{id}", toHome)
-	add(del, "/owners/{id}", toHome, ofOwners)
+	add(del, "/owners/{id}", toHome)
 
 	add(post, "/topics/{topic}", toHome, busy)
 	add(get, "/topics", toHome)
@@ -203,17 +198,18 @@ func table() []*route {
 	return routes
 }
 
-// newMux returns the handler of all routes. What matches none goes to home, which says so as it says it of every path, and has the pages.
+// newMux returns the handler of all routes, and of those of one cell below /cells/{number}/. What matches none goes to home, which says so as it says it of every path, and has the pages.
 func (g *Gateway) newMux() http.Handler {
 	mux := chi.NewRouter()
 	mux.Use(middleware.GetHead)
 	for _, found := range table() {
 		mux.Method(found.method, found.pattern, g.routed(found))
 	}
-	pages, live := g.routed(&route{pattern: "/ui/", choose: toHome}), g.routed(&route{pattern: "/ui/", choose: toHome, waits: true, streams: true})
+	mux.Handle(ofCellPattern, http.HandlerFunc(g.passToCell))
+	pages, live := g.routed(&route{pattern: pagesPrefix, choose: toHome, isPage: true}), g.routed(&route{pattern: pagesPrefix, choose: toHome, isPage: true, waits: true, streams: true})
 	rest := g.routed(nil)
 	unmatched := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch isPage := r.URL.Path == "/ui" || strings.HasPrefix(r.URL.Path, "/ui/"); {
+		switch isPage := r.URL.Path+"/" == pagesPrefix || strings.HasPrefix(r.URL.Path, pagesPrefix); {
 		case isPage && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
 			live.ServeHTTP(w, r)
 		case isPage:
@@ -232,16 +228,19 @@ func (g *Gateway) routed(found *route) http.Handler {
 	return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		c := callOf(r.Context())
 		c.route = found
+		isOwn := found != nil && found.own != nil && c.only == nil
+		if isOwn {
+			found.own(g, c, r)
+			return
+		}
 		if found != nil {
-			if found.own != nil {
-				found.own(g, c, r)
-				return
-			}
 			c.mayWait = found.waits || found.waitsIf && queryOf(r, "wait", "") != ""
 		}
 		var err error
 		only := g.single()
 		switch {
+		case c.only != nil:
+			c.target = c.only
 		case only != nil:
 			c.target = only
 		case found == nil, isMalformed(r.URL.RawQuery): // home says what is wrong
@@ -252,6 +251,7 @@ func (g *Gateway) routed(found *route) http.Handler {
 		if err == nil && c.answer != nil {
 			err = c.answer(r)
 		} else if err == nil {
+			c.keepCookie(r)
 			g.pass(c, r)
 		}
 		if err != nil {

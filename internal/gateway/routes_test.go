@@ -89,7 +89,7 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 	fakes[0].put(placement{Queue: "wide", Cells: []int{1, 2}})
 	fakes[0].put(placement{Queue: "gone", Cells: []int{9}})
 	e := setup(t, nil, fakes...)
-	const refused = 501
+	const several = 409
 	e.want(batchNotAtomic.status, "", "POST", "/events/batch", `{"events":[{"queue":"one"},{"queue":"two"}]}`) // from here on the caller is known
 	for _, test := range []struct {
 		method, path, body string
@@ -100,7 +100,7 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		{"DELETE", "/events/" + idOf(2), "", 2},
 		{"POST", "/events/" + idOf(2) + "/nack", "{}", 2},
 		{"POST", "/history/" + idOf(1) + "/requeue", "", 1},
-		{"GET", "/schedules/" + idOf(2) + "/occurrences", "", 2},
+		{"GET", "/schedules/" + idOf(2) + "/occurrences", "", 0},
 		{"POST", "/redrives/" + idOf(1) + "/pause", "", 1},
 		{"HEAD", "/events/" + idOf(1), "", 1},
 		{"GET", "/events/" + idOf(9), "", 503}, // cell 9 has queues, and is not known here
@@ -126,9 +126,10 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		{"GET", "/queues/nowhere", "", 0},
 		{"GET", "/queues/two/stats", "", 2},
 		{"POST", "/queues/two/move", `{"to":"beside"}`, 2},
-		{"POST", "/queues/two/move", `{"to":"one"}`, refused},
-		{"POST", "/schedules", `{"queue":"two","event":{}}`, 2},
-		{"POST", "/schedules", `{"event":{}}`, 1},
+		{"POST", "/queues/two/move", `{"to":"one"}`, 2},
+		{"POST", "/schedules", `{"queue":"two","event":{}}`, 0},
+		{"GET", "/schedules?queue=two", "", 0},
+		{"GET", "/owners/ada", "", 0},
 		{"POST", "/schedules", `{"topic":"a","event":{}}`, 0},
 		{"POST", "/sweep", `{"queue":"two"}`, 2},
 
@@ -139,13 +140,52 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		{"POST", "/history/requeue", `{"queue":"two"}`, 2},
 		{"POST", "/history/requeue", `{"id":` + idOf(1) + `}`, 1},
 		{"POST", "/redrives", `{"filter":{"queue":"two"}}`, 2},
-		{"POST", "/redrives", `{"filter":{"queue":"two"},"to":"one"}`, refused},
-		{"POST", "/redrives", `{"queue":"two","to":"beside"}`, 2},
+		{"POST", "/redrives", `{"filter":{"queue":"two"},"to":"one"}`, 2},
 		{"POST", "/events/batch", `{"events":[]}`, 0},
 		{"POST", "/events/batch", `{"events":[{"queue":"two"},{"queue":"beside"}]}`, 2},
 		{"POST", "/ack", `{"events":[{"id":` + idOf(2) + `},{"id":` + idOf(2) + `}]}`, 2},
 		{"POST", "/extend", `{"events":[{"id":` + idOf(2) + `},{"id":` + idOf(2) + `}]}`, 2},
 		{"POST", "/release", `{"events":[]}`, 0},
+
+		{"GET", "/events", "", several},
+		{"GET", "/events?queue=wide", "", several},
+		{"GET", "/events?queue=moving", "", several},
+		{"GET", "/events?queue=queued.forward.1", "", 0},
+		{"GET", "/events?queue=bad%20name", "", 0},
+		{"GET", "/history", "", several},
+		{"GET", "/history?format=csv", "", several},
+		{"GET", "/history?queue=everywhere", "", several},
+		{"GET", "/history/stats?queue=wide", "", several},
+		{"GET", "/history/errors", "", several},
+		{"GET", "/queues", "", several},
+		{"GET", "/queues/wide", "", several},
+		{"GET", "/queues/wide/stats", "", several},
+		{"GET", "/queues/wide/groups", "", several},
+		{"POST", "/queues/wide/purge", "", several},
+		{"POST", "/queues/wide/run", "{}", several},
+		{"POST", "/queues/wide/move", `{"to":"one"}`, several},
+		{"POST", "/queues/wide/push/enable", "", several},
+		{"POST", "/history/requeue", `{"outcome":"failed"}`, several},
+		{"POST", "/redrives", `{"queue":"wide"}`, several},
+		{"GET", "/redrives", "", several},
+		{"POST", "/sweep", "{}", several},
+		{"GET", "/stats/queues", "", several},
+		{"GET", "/stats/executions", "", several},
+		{"GET", "/stats/processes", "", several},
+		{"GET", "/stats/workers", "", several},
+		{"GET", "/stats/holders", "", several},
+
+		{"GET", "/cells/1/events", "", 1},
+		{"GET", "/cells/2/queues/wide?x=1", "", 2},
+		{"POST", "/cells/2/claim", `{"queue":"one"}`, 2},
+		{"POST", "/cells/0/queues/one/purge", "", 0},
+		{"GET", "/cells/2/metrics", "", 2},
+		{"GET", "/cells/1/cells/2/events", "", 1}, // which has no such path
+		{"GET", "/cells/1/ui/", "", 1},
+		{"GET", "/ui/queues", "", 0},
+		{"GET", "/cells/9/events", "", 404},
+		{"GET", "/cells/x/events", "", 404},
+		{"GET", "/cells/01/events", "", 404},
 
 		{"POST", "/topics/a.b", "{}", 0},
 		{"GET", "/log?wait=1s", "", 0},
@@ -162,7 +202,7 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		}
 		got := e.call(test.method, test.path, test.body)
 		if test.want >= 400 {
-			if got.status != test.want || test.want == refused && !strings.Contains(got.body, `"not_over_cells"`) {
+			if got.status != test.want || test.want == several && !strings.Contains(got.body, `"code":"several_cells"`) || test.want == 404 && !strings.Contains(got.body, `"code":"cell_unknown"`) {
 				t.Errorf("%s %s %s answered %d %s, want %d", test.method, test.path, test.body, got.status, got.body, test.want)
 			}
 			continue
@@ -204,14 +244,15 @@ func TestStrangersAreNotToldWhereQueuesAre(t *testing.T) {
 	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1)}
 	fakes[0].put(placement{Queue: "a", Cells: []int{0}})
 	fakes[0].put(placement{Queue: "b", Cells: []int{1}})
+	fakes[0].put(placement{Queue: "moved", Cells: []int{1}, Former: []former{{Cells: cellSet{0}}}})
 	e := setup(t, nil, fakes...)
 	for path, body := range map[string]string{
-		"/queues/a/move": `{"to":"b"}`,
-		"/redrives":      `{"queue":"a","to":"b"}`,
-		"/events/batch":  `{"events":[{"queue":"a"},{"queue":"b"}]}`,
+		"/sweep":              "{}",
+		"/queues/moved/purge": "",
+		"/events/batch":       `{"events":[{"queue":"a"},{"queue":"b"}]}`,
 	} {
 		e.want(http.StatusUnauthorized, "unauthorized", "POST", path, body, "Authorization: Bearer nobody")
-		if got := e.call("POST", path, body); got.status != http.StatusNotImplemented && got.status != http.StatusUnprocessableEntity {
+		if got := e.call("POST", path, body); got.status != http.StatusConflict && got.status != http.StatusUnprocessableEntity {
 			t.Errorf("%s answered %d %s", path, got.status, got.body)
 		}
 	}

@@ -54,13 +54,14 @@ func TestClaimsOfAQueueThatIsPlacedNowhereFindItsEvents(t *testing.T) {
 	t.Parallel()
 	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
 	e := setup(t, nil, fakes...)
+	events := make([]chan string, len(fakes))
 	for i, f := range fakes {
-		events, _ := claimable(f)
-		queue := fmt.Sprint("at-", i)
-		events <- fmt.Sprint(i)
-		f.holds(queue)
+		events[i], _ = claimable(f)
+		f.holds(fmt.Sprint("at-", i))
 	}
+	e.until("the gateway has looked at them", func() bool { return len(e.gateway.strays.of("at-1")) == 1 && len(e.gateway.strays.of("at-2")) == 1 })
 	for i := range fakes {
+		events[i] <- fmt.Sprint(i) // now: a cell hands it out to a claim of any queue
 		e.want(200, fmt.Sprintf(`{"id":%d}`, i), "POST", "/claim", fmt.Sprintf(`{"queue":"at-%d","limit":7,"wait":"50s"}`, i))
 	}
 }

@@ -49,16 +49,15 @@ var differences = []difference{
 	{suite: suiteHTTP, test: "TestQueueIsPlacedOnceByWhoeverUsesItFirst", behind: severalCells, why: "queues that home has from before there were other cells stay there: here the gateway has placed them before"},
 	{suite: suiteHTTP, test: "TestQueuesOfACellAreThoseWithEvents", behind: severalCells, why: "a cell is asked for its queues, and the gateway has placed them on several"},
 	{suite: suiteHTTP, test: "TestAuditSaysWhoManagedWhat", behind: severalCells, why: "what was done on other cells than home is in their audit"},
-	{suite: suiteHTTP, test: "TestAdminsCallInTheNameOfKeys", behind: severalCells, why: "the gateway takes Queued-As out of what callers send"},
 	{suite: suiteHTTP, test: "TestCallsForUndeclaredQueuesAreRefused", behind: severalCells, why: "each cell suggests names of the queues that it has"},
 	{suite: suiteHTTP, test: "TestBodiesOfAllRequestsTakeNoMoreThanTheirBudget", behind: severalCells, why: "the gateway reads bodies of batches within its own budget, so those of the cells are not used up"},
 	{suite: suiteHTTP, test: "TestInternalErrorsAreLoggedButNotSent", behind: severalCells, why: "a listing that no cell can answer is 503, whatever each of them says"},
 	{suite: suiteHTTP, test: "TestSlowQueryIsAProblem", behind: severalCells, why: "a listing without the cell whose database is slow names it in unavailable_cells"},
 	{suite: suiteHTTP, test: "TestSlowListingOfSchedulesIsAProblem", behind: severalCells, why: "the same"},
 	{suite: suiteHTTP, test: "TestEveryCallIsAnsweredInTimeWhenTheDatabaseHangs", behind: severalCells, why: "the same"},
-	{suite: suiteHTTP, test: "TestPagesSayWhenTheDatabaseCannotBeReached", behind: severalCells, why: "the gateway's pages say that home does not answer"},
-	{suite: suiteHTTP, test: "TestExportThatFailsLooksCutShort", behind: severalCells, why: "the gateway makes the export of pages, which servers that drain go on to answer"},
-	{suite: suiteHTTP, test: "TestExportThatIsNotReadIsGivenUp", behind: severalCells, why: "the gateway makes the export, and gives a client up after its own limit of 30 s", notRun: true},
+	{suite: suiteHTTP, test: "TestExportsOfAProcessAreFew", behind: severalCells, why: "exports of all queues are 409 several_cells"},
+	{suite: suiteHTTP, test: "TestExportThatFailsLooksCutShort", behind: severalCells, why: "the same"},
+	{suite: suiteHTTP, test: "TestExportThatIsNotReadIsGivenUp", behind: severalCells, why: "the same"},
 }
 
 // Find returns the entry of the list that a test of a suite is on.

@@ -44,16 +44,6 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 				With("Retry-After", fmt.Sprint(int(limit.Retry/time.Second))))
 			return
 		}
-		if id, isSo := onBehalfOf(r); isSo {
-			behalf, err := s.actAs(r, grant, id)
-			if err != nil {
-				dropBody(w, r)
-				fail(w, r, err)
-				return
-			}
-			log.grant, log.isOnBehalf = behalf, true
-			log.add("on_behalf_of", id)
-		}
 		s.metrics.accepted.Inc()
 		next.ServeHTTP(w, r)
 	})

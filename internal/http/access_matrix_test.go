@@ -270,15 +270,8 @@ var restrictedCalls = map[string]struct {
 	"listCellQueues":  {"/cell/queues", "", global},
 	"insertForwarded": {"/cell/events", `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"SIDE.q"}}}]}`, global},
 
-	"listOwnerCopies": {"/cell/owners", "", global},
-	"putOwnerCopies":  {"/cell/owners", `{"owners":[{"id":"copied","timezone":"UTC","attributes":{},"version":3,"created_at":"2026-02-03T04:05:06+00:00","updated_at":"2026-02-03T04:05:06+00:00"}]}`, global},
-
 	"listKeyCopies": {"/cell/keys", "", global},
 	"putKeyCopies":  {"/cell/keys", `{"keys":[` + keyCopy + `]}`, global},
-
-	"createSession": {"/cell/sessions", `{"key":"KEY"}`, global},
-	"getSession":    {"/cell/session", "", global},
-	"deleteSession": {"/cell/session", "", global},
 
 	"putPlacement":    {"/queues/SIDE.q/placement", `{"cells":[0]}`, refused},
 	"placeNewQueue":   {"/queues/SIDE.q/placement", `{"cell":0}`, refused},

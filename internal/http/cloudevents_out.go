@@ -29,10 +29,10 @@ func (eventPage) cloudEventType() string       { return cloudevents.BatchMediaTy
 func (*logPage) cloudEventType() string        { return cloudevents.BatchMediaType }
 
 // appendCloudEvents appends the event as a CloudEvent, with its bookkeeping as extensions.
-func (e *event) appendCloudEvents(b []byte) []byte { return e.appendCloudEvent(b, "") }
+func (e *event) appendCloudEvents(b []byte) []byte { return e.appendCloudEvent(b) }
 
 // appendCloudEvent is appendCloudEvents with the cursor that goes on after the event in a listing, and the time that this is in the order of; empty: without.
-func (e *event) appendCloudEvent(b []byte, cursor string) []byte {
+func (e *event) appendCloudEvent(b []byte) []byte {
 	at := func(t *time.Time) string {
 		if t == nil {
 			return ""
@@ -61,9 +61,6 @@ func (e *event) appendCloudEvent(b []byte, cursor string) []byte {
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
 		out.Extensions = append(out.Extensions, cloudevents.Extension{Name: "queuedmaxattempts", Value: *e.MaxAttempts})
 	}
-	if cursor != "" {
-		out.Extensions = append(out.Extensions, cloudevents.Extension{Name: "queuedcursor", Value: cursor}, cloudevents.Extension{Name: "queuedeventts", Value: at(&e.EventTS)})
-	}
 	if e.LastError != nil {
 		out.Extensions = append(out.Extensions, cloudevents.Extension{Name: "queuedlasterror", Value: *e.LastError})
 	}
@@ -76,11 +73,7 @@ func (es eventList) appendCloudEvents(b []byte) []byte {
 
 func (p eventPage) appendCloudEvents(b []byte) []byte {
 	return appendList(b, len(p.Events), func(b []byte, i int) []byte {
-		cursor := ""
-		if p.Cursors != nil {
-			cursor = p.Cursors[i]
-		}
-		return (*event)(&p.Events[i]).appendCloudEvent(b, cursor)
+		return (*event)(&p.Events[i]).appendCloudEvent(b)
 	})
 }
 

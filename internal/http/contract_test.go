@@ -140,7 +140,7 @@ var kinds = []problem.Type{
 }
 
 // gatewayKinds are those that only a gateway answers with: see internal/gateway/problem.go.
-var gatewayKinds = []problem.Type{{Status: 422, Code: "batch_not_atomic"}, {Status: 501, Code: "not_over_cells"}, {Status: 502, Code: "outcome_unknown"}, {Status: 503, Code: "cell_unavailable"}}
+var gatewayKinds = []problem.Type{{Status: 422, Code: "batch_not_atomic"}, {Status: 409, Code: "several_cells"}, {Status: 502, Code: "outcome_unknown"}, {Status: 503, Code: "cell_unavailable"}}
 
 func TestContractHasEveryCode(t *testing.T) {
 	t.Parallel()
@@ -214,13 +214,8 @@ var requests = map[string][]bind.Field{
 	"deleteCell":      fieldsOf[deleteCellRequest](),
 	"insertForwarded": fieldsOf[insertForwardedRequest](),
 	"listCellQueues":  fieldsOf[listCellQueuesRequest](),
-	"listOwnerCopies": fieldsOf[listOwnerCopiesRequest](),
-	"putOwnerCopies":  fieldsOf[putOwnerCopiesRequest](),
 	"listKeyCopies":   fieldsOf[listKeyCopiesRequest](),
 	"putKeyCopies":    fieldsOf[putKeyCopiesRequest](),
-	"createSession":   fieldsOf[createSessionRequest](),
-	"getSession":      fieldsOf[getSessionRequest](),
-	"deleteSession":   fieldsOf[sessionRequest](),
 	"putPlacement":    fieldsOf[putPlacementRequest](),
 	"placeNewQueue":   fieldsOf[placeNewQueueRequest](),
 	"drainPlacement":  fieldsOf[drainPlacementRequest](),

@@ -45,7 +45,6 @@ func everyRoute(t *testing.T) []route {
 		"createRedrive":   `{"filter":{"outcome":"failed"}}`,
 		"moveEvents":      `{"to":"elsewhere"}`,
 		"putPlacement":    `{"cells":[1]}`,
-		"putOwnerCopies":  `{"owners":[{"id":"o","version":1,"deleted":true}]}`,
 		"insertForwarded": `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`,
 		"putKeyCopies":    `{"keys":[{"id":"k3x7q2ac"}]}`,
 		"leaveKeys":       `{"keys":["k"]}`,
@@ -85,8 +84,7 @@ func (r route) isWebhook() bool { return r.pattern == "/in/{name}" }
 // usesDatabase reports whether the call cannot be answered without the database.
 func (r route) usesDatabase() bool {
 	switch r.id {
-	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index", "getOwnKey", "createStreamToken",
-		"createSession", "getSession", "deleteSession": // nobody needs a session without keys
+	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index", "getOwnKey", "createStreamToken":
 		return false
 	default:
 		return true
@@ -158,8 +156,6 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 		}
 	}
 	broken.try("GET", "/readyz", "").wantProblem(problem.NotReady)
-	brokenKeyed := setupWith(t, settings{seen: seen, keys: func(cfg *access.Config) { cfg.Key = "secret" }})
-	provokeBrokenSessions(brokenKeyed)
 
 	away := setupWith(t, settings{seen: seen})
 	away.db.Disconnect(t)
@@ -216,9 +212,8 @@ func provokeSuccesses(h *environment) {
 	h.call("POST", "/history/requeue", `{"outcome":"done"}`).want(200)
 	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
 	h.call("POST", "/sweep", "").want(200)
-	h.call("PUT", "/cell/owners", `{"owners":[{"id":"o","version":1,"deleted":true}]}`).want(200)
 	h.call("POST", "/cell/events", `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`).want(200)
-	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/queues", "/cell/keys", "/cell/owners", "/metrics", "/"} {
+	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/queues", "/cell/keys", "/metrics", "/"} {
 		h.call("GET", path, "").want(200)
 	}
 	h.with("Accept", "text/html").call("GET", "/", "").want(303)

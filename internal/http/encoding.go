@@ -170,12 +170,6 @@ func (p eventPage) appendJSON(b []byte) []byte {
 			b = append(b, ',')
 		}
 		b = (*event)(&p.Events[i]).appendJSON(b)
-		if p.Cursors != nil {
-			o := object(b[:len(b)-1])
-			o.text("cursor", p.Cursors[i])
-			o = append(o, '}')
-			b = o
-		}
 	}
 	b = append(b, `],"next":`...)
 	if p.Next == "" {

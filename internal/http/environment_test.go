@@ -103,7 +103,7 @@ func setupWith(t *testing.T, set settings) *environment {
 		cfg := h.cfg
 		front := gatewaytest.Start(t, gateway.Config{
 			Key: h.keyOfGateway(), TLS: transport.TLSClientConfig, Version: cfg.Version, Logger: cfg.Logger, LogAll: cfg.LogAll,
-			HidePayloads: cfg.HidePayloads, VerifyClient: cfg.VerifyClient, LoopbackOnly: cfg.LoopbackOnly, Hosts: cfg.Hosts,
+			VerifyClient: cfg.VerifyClient, LoopbackOnly: cfg.LoopbackOnly, Hosts: cfg.Hosts,
 		}, set.http2, own...)
 		base = front.URL
 		if set.http2 {

@@ -258,11 +258,6 @@ type paging struct {
 	Cursor string `query:"cursor" validate:"min=1,max=65536"`
 }
 
-// marking is the parameter of listings that can say where a page goes on after each of its elements.
-type marking struct {
-	Cursors bool `query:"cursors"`
-}
-
 type listEventsRequest struct {
 	Queue    string          `query:"queue" validate:"queue" restrict:"queue,any"`
 	State    queue.State     `query:"state" validate:"oneof=ready scheduled waiting leased"`
@@ -270,7 +265,6 @@ type listEventsRequest struct {
 	Contains json.RawMessage `query:"contains"`
 	Meta     json.RawMessage `query:"meta"`
 	paging
-	marking
 	Queues []string `restrict:"allowed_queues"`
 }
 
@@ -284,7 +278,6 @@ func (req *listEventsRequest) Check(report func(field, detail string)) {
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
 	page, err := s.svc.List(r.Context(), queue.ListParams{
 		Queue: req.Queue, State: req.State, Group: req.Group, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues,
-		WithCursors: req.Cursors,
 	})
 	if req.Cursor == "" {
 		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Events)), err)

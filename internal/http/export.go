@@ -176,9 +176,6 @@ func failExport(format export.Format, b []byte, why problem.Document) []byte {
 
 func (s *Server) exportHistory(req listHistoryRequest) exported {
 	return exported{req.exportPaging, "history", export.HistoryColumns, func(r *http.Request, limit int, cursor string) (exportedPage, error) {
-		if req.Cursors {
-			return exportedPage{}, problem.InField(problem.InvalidParameter, "?cursors", "does not go with an export")
-		}
 		req.Limit, req.Cursor = limit, cursor
 		page, err := s.historyPage(r, req)
 		rows := make([]any, len(page.Events))

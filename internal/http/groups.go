@@ -42,21 +42,14 @@ func replyOfGroup(g queue.Group, err error) (reply, error) {
 	return rep, err
 }
 
-// A listedGroup is one of a page.
-type listedGroup struct {
-	group
-	Cursor string `json:"cursor,omitzero"`
-}
-
 type listGroupsResponse struct {
-	Groups []listedGroup `json:"groups"`
-	Next   *string       `json:"next"`
+	Groups []group `json:"groups"`
+	Next   *string `json:"next"`
 }
 
 type listGroupsRequest struct {
 	Name string `path:"name" validate:"queue" log:"queue" restrict:"queue"`
 	paging
-	marking
 	State string `query:"state" validate:"oneof=blocked"` // empty: any
 	Sort  string `query:"sort" validate:"oneof=waiting"`  // empty: by name
 }
@@ -68,12 +61,9 @@ func (s *Server) listGroups(r *http.Request, req listGroupsRequest) (reply, erro
 		return reply{}, problem.InField(problem.InvalidParameter, "?cursor", "must not be given with sort=waiting, which has one page")
 	}
 	page, err := s.svc.Groups(r.Context(), queue.GroupsParams{
-		Queue: req.Name, Limit: req.Limit, Cursor: req.Cursor, WithCursors: req.Cursors, Blocked: req.State == "blocked", ByWaiting: isByWaiting,
+		Queue: req.Name, Limit: req.Limit, Cursor: req.Cursor, Blocked: req.State == "blocked", ByWaiting: isByWaiting,
 	})
-	groups := convert(page.Groups, func(g queue.Group) listedGroup { return listedGroup{group: groupOf(g)} })
-	for i, cursor := range page.Cursors {
-		groups[i].Cursor = cursor
-	}
+	groups := convert(page.Groups, groupOf)
 	err = s.requireIfEmpty(r, req.Name, int64(len(groups)), err)
 	return reply{body: listGroupsResponse{groups, nextOf(page.Next)}}, err
 }

@@ -63,7 +63,6 @@ type seenGroup struct {
 		EventID int64 `json:"event_id"`
 	} `json:"blocked_by"`
 	Version *int64
-	Cursor  string
 }
 
 type seenGroups struct {
@@ -197,19 +196,19 @@ func TestGroupsOfAQueueAreListed(t *testing.T) {
 			t.Errorf("%s: listed %q, want %q", query, got, want)
 		}
 	}
-	marked := decode[seenGroups](h.call("GET", "/queues/q/groups?cursors=true", "").want(200))
-	after := decode[seenGroups](h.call("GET", "/queues/q/groups?cursor="+url.QueryEscape(marked.Groups[1].Cursor), "").want(200))
+	cursor := url.QueryEscape(*decode[seenGroups](h.call("GET", "/queues/q/groups?limit=2", "").want(200)).Next)
+	after := decode[seenGroups](h.call("GET", "/queues/q/groups?cursor="+cursor, "").want(200))
 	if len(after.Groups) != 2 || after.Groups[0].Group != "c" {
-		t.Errorf("after the second are %+v", after)
+		t.Fatalf("after the second are %+v", after)
 	}
-	if d := marked.Groups[3]; d.Leased != 1 || d.Scheduled != 1 || d.BlockedBy != nil {
+	if d := after.Groups[1]; d.Leased != 1 || d.Scheduled != 1 || d.BlockedBy != nil {
 		t.Errorf("d is %+v", d)
 	}
 	h.try("GET", "/queues/q/groups?state=ready", "").wantProblem(problem.InvalidParameter)
 	h.try("GET", "/queues/q/groups?sort=name", "").wantProblem(problem.InvalidParameter)
 	h.try("GET", "/queues/q/groups?limit=0", "").wantProblem(problem.InvalidParameter)
 	h.try("GET", "/queues/q/groups?cursor=x", "").wantProblem(problem.InvalidCursor)
-	h.try("GET", "/queues/q/groups?sort=waiting&cursor="+url.QueryEscape(marked.Groups[1].Cursor), "").wantProblem(problem.InvalidParameter)
+	h.try("GET", "/queues/q/groups?sort=waiting&cursor="+cursor, "").wantProblem(problem.InvalidParameter)
 }
 
 func TestWaitingClaimsGetWhatASettingLetsThrough(t *testing.T) {

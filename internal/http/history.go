@@ -67,7 +67,6 @@ type listHistoryRequest struct {
 	historyFilter `in:"query"`
 	ID            *int64 `query:"id" validate:"min=1" restrict:"statement"`
 	exportPaging
-	marking
 
 	Queues []string `restrict:"allowed_queues"`
 }
@@ -79,7 +78,7 @@ func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, er
 
 func (s *Server) historyPage(r *http.Request, req listHistoryRequest) (queue.Page, error) {
 	page, err := s.svc.History(r.Context(), queue.HistoryParams{
-		HistoryFilter: req.params(req.ID, req.Queues), Limit: req.Limit, Cursor: req.Cursor, WithCursors: req.Cursors,
+		HistoryFilter: req.params(req.ID, req.Queues), Limit: req.Limit, Cursor: req.Cursor,
 	})
 	if req.Cursor == "" {
 		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Events)), err)

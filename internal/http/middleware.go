@@ -36,7 +36,6 @@ type accessLog struct {
 	isQuiet     bool          // there are too many like it for a line each
 	body        body.Hold     // of the request's body
 	grant       *access.Grant // the rights of the caller; nil: all
-	isOnBehalf  bool          // an admin calls in the name of the key whose rights these are
 	scope       access.Scope  // of the route; empty: there is no route
 	err         error         // the cause of an answer of 500 or above, for the log only
 	code        string        // of the problem that was answered; empty: there was none

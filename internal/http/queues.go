@@ -12,14 +12,8 @@ import (
 )
 
 type listQueuesResponse struct {
-	Queues []listedQueue `json:"queues"`
-	Next   *string       `json:"next"` // null on the last page
-}
-
-// A listedQueue is one of a page.
-type listedQueue struct {
-	queueStats
-	Cursor string `json:"cursor,omitzero"`
+	Queues []queueStats `json:"queues"`
+	Next   *string      `json:"next"` // null on the last page
 }
 
 type queueStats struct {
@@ -45,7 +39,6 @@ func queueStatsOf(q queue.QueueStats) queueStats {
 
 type listQueuesRequest struct {
 	paging
-	marking
 	NameContains string   `query:"name_contains" validate:"max=128"` // empty: any name
 	Queues       []string `restrict:"allowed_queues"`
 }
@@ -53,13 +46,8 @@ type listQueuesRequest struct {
 func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, error) {
 	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{
 		Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues, NameContains: req.NameContains,
-		WithCursors: req.Cursors,
 	})
-	queues := convert(page.Queues, func(q queue.QueueStats) listedQueue { return listedQueue{queueStats: queueStatsOf(q)} })
-	for i, cursor := range page.Cursors {
-		queues[i].Cursor = cursor
-	}
-	return reply{body: listQueuesResponse{queues, nextOf(page.Next)}}, err
+	return reply{body: listQueuesResponse{convert(page.Queues, queueStatsOf), nextOf(page.Next)}}, err
 }
 
 // A policy is a queue.Policy in a request and in a response. A setting that is null is left to the calls, or to the service.

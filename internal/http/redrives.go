@@ -26,8 +26,6 @@ type redrive struct {
 	CreatedAt  time.Time          `json:"created_at"`
 	UpdatedAt  time.Time          `json:"updated_at"`
 	FinishedAt *time.Time         `json:"finished_at,omitzero"`
-
-	Cursor string `json:"cursor,omitzero"` // in listings that are asked for them
 }
 
 func redriveOf(r queue.Redrive) redrive {
@@ -124,7 +122,6 @@ func (s *Server) createRedrive(r *http.Request, req createRedriveRequest) (reply
 type listRedrivesRequest struct {
 	State queue.RedriveState `query:"state" validate:"oneof=running paused cancelled done failed"`
 	paging
-	marking
 	Queues []string `restrict:"allowed_queues"`
 }
 
@@ -135,13 +132,9 @@ type listRedrivesResponse struct {
 
 func (s *Server) listRedrives(r *http.Request, req listRedrivesRequest) (reply, error) {
 	page, err := s.svc.Redrives(r.Context(), queue.RedrivesParams{
-		State: req.State, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues, WithCursors: req.Cursors,
+		State: req.State, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues,
 	})
-	redrives := convert(page.Redrives, redriveOf)
-	for i, cursor := range page.Cursors {
-		redrives[i].Cursor = cursor
-	}
-	return reply{body: listRedrivesResponse{redrives, nextOf(page.Next)}}, err
+	return reply{body: listRedrivesResponse{convert(page.Redrives, redriveOf), nextOf(page.Next)}}, err
 }
 
 type redriveRequest struct {

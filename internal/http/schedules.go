@@ -26,7 +26,6 @@ type scheduleBody struct {
 	UpdatedAt    time.Time       `json:"updated_at"`
 
 	LastOccurrence *occurrence `json:"last_occurrence,omitzero"` // in answers to calls that read schedules alone
-	Cursor         string      `json:"cursor,omitzero"`          // in listings that are asked for them
 }
 
 func scheduleOf(s schedule.Schedule) scheduleBody {
@@ -171,7 +170,6 @@ type listSchedulesRequest struct {
 	Status    schedule.Status `query:"status" validate:"oneof=active paused completed cancelled"`
 	DueBefore *time.Time      `query:"due_before"`
 	paging
-	marking
 	Queues []string `restrict:"allowed_queues"`
 	Topics []string `restrict:"allowed_topics"`
 }
@@ -191,8 +189,6 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 		Cursor:    req.Cursor,
 		Queues:    req.Queues,
 		Topics:    req.Topics,
-
-		WithCursors: req.Cursors,
 	})
 	if req.Cursor == "" {
 		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Schedules)), err)
@@ -201,9 +197,6 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 		return reply{}, err
 	}
 	schedules, err := s.withLast(r, page.Schedules)
-	for i, cursor := range page.Cursors {
-		schedules[i].Cursor = cursor
-	}
 	return reply{body: listSchedulesResponse{schedules, nextOf(page.Next)}}, err
 }
 

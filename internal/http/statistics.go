@@ -61,7 +61,6 @@ func (s statsSpan) check(bucket time.Duration, maxBuckets int, report func(field
 type queueSeriesRequest struct {
 	Name   string        `path:"name" validate:"queue" log:"queue" restrict:"queue"`
 	Bucket time.Duration `query:"bucket" default:"1m" validate:"min=1m,max=168h"`
-	Bins   bool          `query:"bins"`
 	statsSpan
 }
 
@@ -94,23 +93,6 @@ type seriesTotals struct {
 	WaitP95MS       *milliseconds `json:"wait_p95_ms"`
 	ProcessingP50MS *milliseconds `json:"processing_p50_ms"`
 	ProcessingP95MS *milliseconds `json:"processing_p95_ms"`
-	WaitBins        bins          `json:"wait_bins,omitzero"` // if they are asked for
-	ProcessingBins  bins          `json:"processing_bins,omitzero"`
-}
-
-// bins are a queue.Bins: the number of a bin, and how many durations are in it.
-type bins [][2]int64
-
-// binsOf returns bins as they were asked for: nil if they were not.
-func binsOf(b queue.Bins, areAskedFor bool) bins {
-	if !areAskedFor {
-		return nil
-	}
-	out := make(bins, len(b.Numbers))
-	for i, number := range b.Numbers {
-		out[i] = [2]int64{int64(number), b.Counts[i]}
-	}
-	return out
 }
 
 type seriesBucket struct {
@@ -127,24 +109,23 @@ type seriesBucket struct {
 	Complete bool `json:"complete"`
 }
 
-func totalsOf(b queue.SeriesBucket, withBins bool) seriesTotals {
+func totalsOf(b queue.SeriesBucket) seriesTotals {
 	return seriesTotals{
 		Done: b.Done, Failed: b.Failed, Expired: b.Expired, Cancelled: b.Cancelled,
 		WaitP50MS: (*milliseconds)(b.WaitP50), WaitP95MS: (*milliseconds)(b.WaitP95),
 		ProcessingP50MS: (*milliseconds)(b.ProcessingP50), ProcessingP95MS: (*milliseconds)(b.ProcessingP95),
-		WaitBins: binsOf(b.Waits, withBins), ProcessingBins: binsOf(b.Processings, withBins),
 	}
 }
 
-func seriesBucketOf(b queue.SeriesBucket, withBins bool) seriesBucket {
+func seriesBucketOf(b queue.SeriesBucket) seriesBucket {
 	return seriesBucket{
-		timestamp(b.Start), b.Samples, b.Ready, b.Scheduled, b.Waiting, b.Leased, (*milliseconds)(b.OldestReadyAge), b.IsEstimate, b.MaxReady, totalsOf(b, withBins), b.IsComplete,
+		timestamp(b.Start), b.Samples, b.Ready, b.Scheduled, b.Waiting, b.Leased, (*milliseconds)(b.OldestReadyAge), b.IsEstimate, b.MaxReady, totalsOf(b), b.IsComplete,
 	}
 }
 
 func (s *Server) queueStats(r *http.Request, req queueSeriesRequest) (reply, error) {
 	from, to := req.whole(req.Bucket)
-	found, err := s.svc.Series(r.Context(), queue.SeriesParams{Queue: req.Name, From: from, To: to, Bucket: req.Bucket, WithBins: req.Bins})
+	found, err := s.svc.Series(r.Context(), queue.SeriesParams{Queue: req.Name, From: from, To: to, Bucket: req.Bucket})
 	known := found.Total.Done + found.Total.Failed + found.Total.Expired + found.Total.Cancelled
 	for _, b := range found.Buckets {
 		if b.Ready != nil {
@@ -158,8 +139,8 @@ func (s *Server) queueStats(r *http.Request, req queueSeriesRequest) (reply, err
 	return reply{body: queueSeries{
 		Queue: req.Name, From: timestamp(from), To: timestamp(to), Bucket: req.Bucket,
 		Since: (*timestamp)(found.Since), SampledAt: (*timestamp)(found.SampledAt), CountedThrough: (*timestamp)(found.CountedThrough),
-		Complete: found.Total.IsComplete, Counted: counted, Totals: totalsOf(found.Total, req.Bins),
-		Buckets: convert(found.Buckets, func(b queue.SeriesBucket) seriesBucket { return seriesBucketOf(b, req.Bins) }),
+		Complete: found.Total.IsComplete, Counted: counted, Totals: totalsOf(found.Total),
+		Buckets: convert(found.Buckets, seriesBucketOf),
 	}}, s.requireIfEmpty(r, req.Name, known, err)
 }
 
@@ -171,7 +152,6 @@ type queuesOverviewRequest struct {
 	Offset int                 `query:"offset" validate:"min=0,max=1000000"`
 
 	NameContains string `query:"name_contains" validate:"max=128"` // empty: any name
-	Bins         bool   `query:"bins"`
 
 	Queues []string `restrict:"allowed_queues"`
 }
@@ -232,8 +212,6 @@ type overviewQueue struct {
 	WaitP95MS       *milliseconds `json:"wait_p95_ms"`
 	ProcessingP95MS *milliseconds `json:"processing_p95_ms"`
 	ReadySeries     []*int64      `json:"ready_series"`
-	WaitBins        bins          `json:"wait_bins,omitzero"` // if they are asked for
-	ProcessingBins  bins          `json:"processing_bins,omitzero"`
 }
 
 func figuresOf(q queue.OverviewQueue) overviewFigures {
@@ -242,13 +220,12 @@ func figuresOf(q queue.OverviewQueue) overviewFigures {
 	}
 }
 
-func overviewQueueOf(q queue.OverviewQueue, withBins bool) overviewQueue {
+func overviewQueueOf(q queue.OverviewQueue) overviewQueue {
 	if q.ReadySeries == nil { // all of the time is to come
 		q.ReadySeries = []*int64{}
 	}
 	return overviewQueue{
 		q.Queue, figuresOf(q), q.Paused, nextOf(q.Push), (*milliseconds)(q.WaitP95), (*milliseconds)(q.ProcessingP95), q.ReadySeries,
-		binsOf(q.Waits, withBins), binsOf(q.Processings, withBins),
 	}
 }
 
@@ -256,13 +233,13 @@ func (s *Server) queuesOverview(r *http.Request, req queuesOverviewRequest) (rep
 	from, to := req.whole(req.Bucket)
 	found, err := s.svc.Overview(r.Context(), queue.OverviewParams{
 		From: from, To: to, Bucket: req.Bucket, Order: req.Order, Limit: req.Limit, Offset: req.Offset, Queues: req.Queues,
-		NameContains: req.NameContains, WithBins: req.Bins,
+		NameContains: req.NameContains,
 	})
 	body := queuesOverview{
 		From: timestamp(from), To: timestamp(to), Bucket: req.Bucket,
 		Since: (*timestamp)(found.Since), SampledAt: (*timestamp)(found.SampledAt), CountedThrough: (*timestamp)(found.CountedThrough), Live: found.IsLive,
 		Complete: true, Total: found.Total, Totals: figuresOf(found.All),
-		Queues: convert(found.Queues, func(q queue.OverviewQueue) overviewQueue { return overviewQueueOf(q, req.Bins) }),
+		Queues: convert(found.Queues, overviewQueueOf),
 		Outcomes: convert(found.Outcomes, func(b queue.SeriesBucket) outcomeBucket {
 			return outcomeBucket{timestamp(b.Start), b.Done, b.Failed, b.Expired, b.Cancelled, b.IsComplete}
 		}),

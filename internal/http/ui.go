@@ -52,6 +52,9 @@ func (s *Server) newPages(routes *chi.Mux) *pages.Handler {
 		},
 		Draining: s.drained, Version: s.version.Version, HidePayloads: s.cfg.HidePayloads, Logger: s.log,
 	}
+	if s.cells != nil {
+		cfg.Cell = s.cells.Number()
+	}
 	if s.access != nil {
 		cfg.Door = pageDoor{s}
 	}

@@ -1,15 +1,12 @@
 package http
 
 import (
-	"fmt"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/gatewaytest"
 )
 
 func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
@@ -104,42 +101,4 @@ func TestPagesOfSchedulesAndTopicsHidePayloads(t *testing.T) {
 	if got := h.call("GET", "/"+at, "").want(200).body; !strings.Contains(got, `"secret":17`) || !strings.Contains(got, `"Other"`) {
 		t.Errorf("the payload is not as it was: %s", got)
 	}
-}
-
-// The test is of a gateway in front of several cells, where a call of a page has the gateway's key.
-func TestDownloadsBehindAGatewayAreRefusedWhateverConnectionNames(t *testing.T) {
-	t.Setenv(gatewaytest.Env, "2")
-	h := setup(t)
-	admin := h.key(h.adminKey())
-	h.placeOn(0, "home")
-	h.placeOn(1, "away")
-	var ids []int64
-	for _, queue := range []string{"home", "away"} {
-		ids = append(ids, decode[seenEvent](admin.call("POST", "/events?keep_raw=1h&queue="+queue, `{"payload":"salary"}`).want(http.StatusCreated)).ID)
-	}
-	downloads := []string{"audit.csv", "audit.ndjson", "history/download?format=csv", "history/download?format=ndjson"}
-	for _, id := range ids {
-		downloads = append(downloads, fmt.Sprintf("events/%d/raw", id))
-	}
-	b := h.browseAs(t, h.createKey(access.CreateParams{Scopes: []access.Scope{access.Metrics}, Queues: []string{"one"}}))
-	for _, header := range []http.Header{
-		nil,
-		{"Connection": {"Queued-As"}},
-		{"connection": {"queued-as, close"}},
-		{"Connection": {"close", "x, \tQUEUED-AS\t,"}},
-		{"Connection": {"Queued-As, Authorization"}, "Authorization": {"Bearer x"}},
-		{"Connection": {"Upgrade, Queued-As"}, "Upgrade": {"h2c"}},
-		{"Connection": {"X-Forwarded-For, Queued-As"}, "X-Forwarded-For": {"127.0.0.1"}},
-		{"Queued-As": {""}},
-		{"Queued-As": {"x", "y"}},
-	} {
-		b.header = header
-		for _, path := range downloads {
-			if page := b.get(path).saysNot("salary", "key.create"); page.status != http.StatusForbidden {
-				t.Errorf("%s with %v: status %d", path, header, page.status)
-			}
-		}
-	}
-	b.header = http.Header{"Connection": {"Cookie, Queued-As"}} // as without the cookie
-	b.get("audit.csv").want(http.StatusSeeOther)
 }

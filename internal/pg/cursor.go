@@ -74,17 +74,6 @@ func Cut[T any](rows []T, size int, listing string, end func(*T) Cursor) (page [
 	return rows[:size], cursor.String()
 }
 
-// Cursors returns the cursor of each row of a page: where one that goes on after it begins.
-func Cursors[T any](rows []T, listing string, end func(*T) Cursor) []string {
-	cursors := make([]string, len(rows))
-	for i := range rows {
-		cursor := end(&rows[i])
-		cursor.Listing = listing
-		cursors[i] = cursor.String()
-	}
-	return cursors
-}
-
 // ReadPage returns the page of a listing that begins at a cursor, as Cut does. read returns n rows after where another page ended. It
 // fails with ErrBadCursor.
 func ReadPage[T any](

@@ -570,8 +570,8 @@ func TestGroupsAreListedByKeyAndByTheLengthOfTheirLines(t *testing.T) {
 	var keys []string
 	cursor := ""
 	for range 10 {
-		page, err := b.Groups(ctx, queue.GroupsParams{Queue: "q", Limit: 2, Cursor: cursor, WithCursors: true})
-		if err != nil || len(page.Cursors) != len(page.Groups) {
+		page, err := b.Groups(ctx, queue.GroupsParams{Queue: "q", Limit: 2, Cursor: cursor})
+		if err != nil {
 			t.Fatal(page, err)
 		}
 		keys = append(keys, keysOf(page.Groups)...)

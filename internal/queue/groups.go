@@ -55,20 +55,18 @@ const (
 
 // GroupsParams asks for groups of a queue: those that have events, and those that something is set for.
 type GroupsParams struct {
-	Queue       string
-	Limit       int    // zero: DefaultPage
-	Cursor      string // a GroupsPage.Next, or empty for the first page
-	WithCursors bool   // the page has a cursor for each group
-	Blocked     bool   // only those that something blocks
-	ByWaiting   bool   // those with the longest lines first, by Waiting, in one page; without it by key
+	Queue     string
+	Limit     int    // zero: DefaultPage
+	Cursor    string // a GroupsPage.Next, or empty for the first page
+	Blocked   bool   // only those that something blocks
+	ByWaiting bool   // those with the longest lines first, by Waiting, in one page; without it by key
 }
 
 // GroupsPage is one page of groups. Next is the cursor of the following page, empty at the end. With Blocked a page may have fewer groups than
 // asked for, or none, and yet a Next: it looks at about a thousand.
 type GroupsPage struct {
-	Groups  []Group
-	Cursors []string
-	Next    string
+	Groups []Group
+	Next   string
 }
 
 // PutGroup sets what holds for one group of a queue alone, at once and for every process, and returns the group. hold, if it is not nil, holds the group for so long from now on, instead of
@@ -166,15 +164,11 @@ func (s *Service) Groups(ctx context.Context, p GroupsParams) (page GroupsPage, 
 	if err != nil {
 		return page, wrap("listing groups", err)
 	}
-	end := func(g *listed) pg.Cursor { return pg.Cursor{Name: &g.Key} }
 	if n := len(found); n > 0 && !found[n-1].IsListed {
 		page.Next = pg.Cursor{Listing: listing, Name: &found[n-1].Key}.String()
 		found = found[:n-1]
 	} else {
-		found, page.Next = pg.Cut(found, size, listing, end)
-	}
-	if p.WithCursors {
-		page.Cursors = pg.Cursors(found, listing, end)
+		found, page.Next = pg.Cut(found, size, listing, func(g *listed) pg.Cursor { return pg.Cursor{Name: &g.Key} })
 	}
 	for i := range found {
 		page.Groups = append(page.Groups, found[i].group())

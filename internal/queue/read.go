@@ -42,14 +42,14 @@ func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 
 // List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
-	return s.page(ctx, "list", p.Cursor, p.Limit, p.WithCursors,
+	return s.page(ctx, "list", p.Cursor, p.Limit,
 		`select `+eventColumns+`, is_beyond, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7, $8, $9, nullif($10, ''))`,
 		p.Queue, string(p.State), pg.JSONArg(p.Contains), pg.JSONArg(p.Meta), p.Queues, maxCommitBytes, p.Group)
 }
 
 // History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
-	return s.page(ctx, "history", p.Cursor, p.Limit, p.WithCursors,
+	return s.page(ctx, "history", p.Cursor, p.Limit,
 		`select `+eventColumns+`, is_beyond, event_ts as position from agent.list_history(nullif($4, ''), nullif($5, ''), $6, $7, $8, $9, $1, $2, $3,
 			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14, $15, $16, $17, $18)`,
 		p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.Queues, maxCommitBytes,
@@ -59,7 +59,7 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 // page runs a listing, whose first arguments are how many events to return, and the time and the id of the last event of the page before. Its column
 // position is the time that it is ordered by. A page holds fewer events when their payloads would be more than maxCommitBytes: the first of those
 // that it has no room for is_beyond.
-func (s *Service) page(ctx context.Context, listing, cursor string, limit int, withCursors bool, sql string, args ...any) (page Page, err error) {
+func (s *Service) page(ctx context.Context, listing, cursor string, limit int, sql string, args ...any) (page Page, err error) {
 	type listed struct {
 		Event
 		IsBeyond bool
@@ -88,11 +88,7 @@ func (s *Service) page(ctx context.Context, listing, cursor string, limit int, w
 	if err != nil {
 		return page, wrap("listing events", err)
 	}
-	end := func(e *listed) pg.Cursor { return pg.Cursor{At: &e.Position, ID: &e.ID} }
-	found, page.Next = pg.Cut(found, size, listing, end)
-	if withCursors {
-		page.Cursors = pg.Cursors(found, listing, end)
-	}
+	found, page.Next = pg.Cut(found, size, listing, func(e *listed) pg.Cursor { return pg.Cursor{At: &e.Position, ID: &e.ID} })
 	page.Events = slices.Grow(page.Events, len(found))
 	for i := range found {
 		page.Events = append(page.Events, found[i].Event)
@@ -106,14 +102,10 @@ const statsColumns = `queue, ready, scheduled, waiting, leased, oldest_ready_age
 // Queues describes the queues that hold an event, waiting or in history, or have a policy, by name. It fails with ErrBadCursor or
 // ErrQueryTimeout.
 func (s *Service) Queues(ctx context.Context, p QueuesParams) (page QueuesPage, err error) {
-	end := func(q *QueueStats) pg.Cursor { return pg.Cursor{Name: &q.Queue} }
 	page.Queues, page.Next, err = pg.ReadPage("queues", p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]QueueStats, error) {
 		return collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3, _queues => $4, _name_contains => nullif($5, ''))`,
 			p.Lately, after.Name, n, p.Queues, p.NameContains)
-	}, end)
-	if p.WithCursors {
-		page.Cursors = pg.Cursors(page.Queues, "queues", end)
-	}
+	}, func(q *QueueStats) pg.Cursor { return pg.Cursor{Name: &q.Queue} })
 	return page, wrap("counting queues", err)
 }
 

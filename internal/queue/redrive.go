@@ -109,27 +109,20 @@ type RedrivesParams struct {
 	Limit  int          // zero: DefaultPage
 	Cursor string       // a RedrivesPage.Next, or empty for the first page
 	Queues []string     // only those all of whose queues one of these patterns stands for; nil: all
-
-	WithCursors bool // the page has a cursor for each redrive
 }
 
 // RedrivesPage is one page of the redrives. Next is the cursor of the following page, empty at the end.
 type RedrivesPage struct {
 	Redrives []Redrive
-	Cursors  []string // that go on after each of Redrives, if they were asked for
 	Next     string
 }
 
 // Redrives lists redrives that have not ended, or did so within 30 days. It fails with ErrBadCursor.
 func (s *Service) Redrives(ctx context.Context, p RedrivesParams) (page RedrivesPage, err error) {
-	end := func(r *Redrive) pg.Cursor { return pg.Cursor{ID: &r.ID} }
 	page.Redrives, page.Next, err = pg.ReadPage("redrives", p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]Redrive, error) {
 		return shortCall(ctx, &s.pools, pg.Collect[Redrive], `select `+redriveColumns+` from agent.list_redrives($1, $2, nullif($3, ''), $4)`,
 			n, after.ID, string(p.State), p.Queues)
-	}, end)
-	if p.WithCursors {
-		page.Cursors = pg.Cursors(page.Redrives, "redrives", end)
-	}
+	}, func(r *Redrive) pg.Cursor { return pg.Cursor{ID: &r.ID} })
 	return page, wrap("listing redrives", err)
 }
 

@@ -34,14 +34,6 @@ type SeriesParams struct {
 	Queue    string
 	From, To time.Time
 	Bucket   time.Duration
-	WithBins bool // the statistics have Bins
-}
-
-// Bins are durations by their lengths: how many there are in each of some bins, by the numbers of these. Bin 0 is up to a millisecond, and bin i goes from 1.1^(i-1) to 1.1^i of
-// them. Those of several cells can be added, as percentiles cannot. Nil: there are none, or they were not asked for.
-type Bins struct {
-	Numbers []int16
-	Counts  []int64
 }
 
 // Series is the statistics of a queue over time. Since, SampledAt and CountedThrough are nil when no process has sampled the queues yet.
@@ -72,8 +64,6 @@ type SeriesBucket struct {
 	WaitP95        *time.Duration
 	ProcessingP50  *time.Duration // from an event's last claim to its end as done or failed
 	ProcessingP95  *time.Duration
-	Waits          Bins // that WaitP50 and WaitP95 are of
-	Processings    Bins
 	IsComplete     bool  // all that ended in the bucket, up to now, is counted
 	Events         int64 // how many events of all queues were counted for that
 }
@@ -84,15 +74,12 @@ func (s *Service) Series(ctx context.Context, p SeriesParams) (found Series, err
 		Bucket *time.Time
 		SeriesBucket
 		Since, SampledAt, Through *time.Time
-		binRows
 	}
 	rows, err := collect[row](ctx, s, `
 		select bucket, coalesce(bucket, $2) as start, samples, ready, scheduled, waiting, leased, oldest_ready_age, is_estimate, max_ready, done, failed, expired, cancelled,
-			wait_p50, wait_p95, processing_p50, processing_p95, is_complete, events, since, sampled_at, through,
-			wait_bins, wait_counts, processing_bins, processing_counts
-		from agent_service.queue_series($1, $2, $3, $4, $5, $6)`, p.Queue, p.From, p.To, p.Bucket, MaxSeriesBuckets, p.WithBins)
+			wait_p50, wait_p95, processing_p50, processing_p95, is_complete, events, since, sampled_at, through
+		from agent_service.queue_series($1, $2, $3, $4, $5)`, p.Queue, p.From, p.To, p.Bucket, MaxSeriesBuckets)
 	for _, r := range rows {
-		r.Waits, r.Processings = r.bins()
 		found.Since, found.SampledAt, found.CountedThrough = r.Since, r.SampledAt, r.Through
 		if r.Bucket == nil {
 			found.Total = r.SeriesBucket
@@ -101,18 +88,6 @@ func (s *Service) Series(ctx context.Context, p SeriesParams) (found Series, err
 		}
 	}
 	return found, wrap("reading statistics of a queue", err)
-}
-
-// binRows are the columns of Bins.
-type binRows struct {
-	WaitBins         []int16
-	WaitCounts       []int64
-	ProcessingBins   []int16
-	ProcessingCounts []int64
-}
-
-func (r *binRows) bins() (waits, processings Bins) {
-	return Bins{r.WaitBins, r.WaitCounts}, Bins{r.ProcessingBins, r.ProcessingCounts}
 }
 
 // OverviewOrder is the order of the queues of an Overview.
@@ -134,7 +109,6 @@ type OverviewParams struct {
 	Limit    int      // from 1 to MaxOverviewPage
 	Offset   int      // how many queues to leave out
 	Queues   []string // only those that one of these patterns stands for; nil: all
-	WithBins bool     // as in SeriesParams
 
 	NameContains string // only those with this in their names, in upper or lower case; empty: all
 }
@@ -168,8 +142,6 @@ type OverviewQueue struct {
 	Cancelled      int64
 	WaitP95        *time.Duration // as in a SeriesBucket
 	ProcessingP95  *time.Duration
-	Waits          Bins
-	Processings    Bins
 	ReadySeries    []*int64 // at the end of each bucket of Overview.Outcomes; nil: it was not sampled in that bucket
 }
 
@@ -180,7 +152,6 @@ func (s *Service) Overview(ctx context.Context, p OverviewParams) (found Overvie
 		Total                     *int64
 		IsLive                    bool
 		Since, SampledAt, Through *time.Time
-		binRows
 	}
 	type outcomes struct {
 		Start                            time.Time
@@ -191,17 +162,15 @@ func (s *Service) Overview(ctx context.Context, p OverviewParams) (found Overvie
 	err = s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
 			select coalesce(queue, '') as queue, total, ready, scheduled, waiting, leased, oldest_ready_age, is_estimate, coalesce(paused, false) as paused,
-				coalesce(push, '') as push, done, failed, expired, cancelled, wait_p95, processing_p95, ready_series, is_live, since, sampled_at, through,
-				wait_bins, wait_counts, processing_bins, processing_counts
-			from agent_service.queue_overview($1, $2, $3, $4, $5, $6, $7, $8, nullif($9, ''), $10)`,
-			p.From, p.To, p.Bucket, string(p.Order), p.Limit, p.Offset, p.Queues, MaxOverviewBuckets, p.NameContains, p.WithBins)
+				coalesce(push, '') as push, done, failed, expired, cancelled, wait_p95, processing_p95, ready_series, is_live, since, sampled_at, through
+			from agent_service.queue_overview($1, $2, $3, $4, $5, $6, $7, $8, nullif($9, ''))`,
+			p.From, p.To, p.Bucket, string(p.Order), p.Limit, p.Offset, p.Queues, MaxOverviewBuckets, p.NameContains)
 		all, err := pg.Collect[row](rows)
 		if err != nil {
 			return err
 		}
 		for _, r := range all {
 			if r.Total == nil {
-				r.Waits, r.Processings = r.bins()
 				found.Queues = append(found.Queues, r.OverviewQueue)
 				continue
 			}

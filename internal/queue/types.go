@@ -95,9 +95,8 @@ type Lease struct {
 
 // Page is one page of a listing. Next is the cursor of the following page, empty at the end.
 type Page struct {
-	Events  []Event
-	Cursors []string // that go on after each of Events, if they were asked for
-	Next    string
+	Events []Event
+	Next   string
 }
 
 // InsertParams is one event to insert.
@@ -255,7 +254,6 @@ type ListParams struct {
 	Limit  int    // zero: DefaultPage
 	Cursor string // a Page.Next, or empty for the first page
 
-	WithCursors    bool            // the page has a cursor for each event
 	Contains, Meta json.RawMessage // JSON objects that the event and its metadata contain, as jsonb's @> has it; nil: any
 	Queues         []string        // only queues that one of these patterns stands for: a name, or the beginning of one before *; nil: all
 }
@@ -281,9 +279,8 @@ type HistoryFilter struct {
 // HistoryParams asks for one page of history, newest event_ts first.
 type HistoryParams struct {
 	HistoryFilter
-	Limit       int    // zero: DefaultPage
-	Cursor      string // a Page.Next, or empty for the first page
-	WithCursors bool   // the page has a cursor for each event
+	Limit  int    // zero: DefaultPage
+	Cursor string // a Page.Next, or empty for the first page
 }
 
 // StatsParams asks for counts of history per time bucket.
@@ -489,14 +486,12 @@ type QueuesParams struct {
 	Queues []string      // patterns as in ListParams; nil: all
 
 	NameContains string // only queues with this in their names, in upper or lower case; empty: all
-	WithCursors  bool   // the page has a cursor for each queue
 }
 
 // QueuesPage is one page of the queues. Next is the cursor of the following page, empty at the end.
 type QueuesPage struct {
-	Queues  []QueueStats
-	Cursors []string // that go on after each of Queues, if they were asked for
-	Next    string
+	Queues []QueueStats
+	Next   string
 }
 
 // QueueStats describes one queue.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -70,4 +71,13 @@ func isLoopback(host string) bool {
 	}
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.Unmap().IsLoopback()
+}
+
+// SessionCookie returns the name of the cookie that the log-in to the pages of a cell is in. By its beginning browsers take it from a secure origin only, for its host alone and for all paths:
+// nothing else that is served under the domain can set it. Behind a gateway the pages of all cells are under one host, so each cell has a name of its own.
+func SessionCookie(cell int) string {
+	if cell == 0 {
+		return "__Host-queued"
+	}
+	return "__Host-queued-" + strconv.Itoa(cell)
 }

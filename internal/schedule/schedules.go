@@ -187,15 +187,12 @@ type ListParams struct {
 	Limit     int        // zero: DefaultPage
 	Cursor    string     // a Page.Next of a call with the same filters, or empty for the first page
 
-	WithCursors bool // the page has a cursor for each schedule
-
 	Queues, Topics []string // only schedules that insert into queues, or publish to topics, that one of these patterns stands for; nil, both: all
 }
 
 // Page is one page of schedules. Next is the cursor of the following page, empty at the end.
 type Page struct {
 	Schedules []Schedule
-	Cursors   []string // that go on after each of Schedules, if they were asked for
 	Next      string
 }
 
@@ -216,9 +213,6 @@ func (s *Service) List(ctx context.Context, p ListParams) (page Page, err error)
 			`select `+columns+` from agent.list_schedules(nullif($1, ''), nullif($2, ''), nullif($3, ''), $4, $5, $6, $7, $8, $9) s`,
 			p.Owner, p.Queue, string(p.Status), p.DueBefore, n, after.At, after.ID, p.Queues, p.Topics)
 	}, end)
-	if p.WithCursors {
-		page.Cursors = pg.Cursors(rows, listing, end)
-	}
 	for i := range rows {
 		rows[i].complete()
 		page.Schedules = append(page.Schedules, rows[i].Schedule)

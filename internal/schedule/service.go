@@ -73,11 +73,6 @@ type Service struct {
 	pools  pg.Pools  // all of them
 	woken  pg.Signal // something may be due
 
-	drained chan struct{} // closed by Drain
-	drain   sync.Once
-	mu      sync.Mutex    // guards the field below
-	changed chan struct{} // closed when owners may have changed, and then another
-
 	closed context.Context // ends when calls under way are to end
 	cancel context.CancelFunc
 
@@ -102,7 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 			return nil, err
 		}
 	}
-	s := &Service{cfg: cfg, db: db, woken: pg.NewSignal(), drained: make(chan struct{}), changed: make(chan struct{}), postponed: make(map[int64]time.Time)}
+	s := &Service{cfg: cfg, db: db, woken: pg.NewSignal(), postponed: make(map[int64]time.Time)}
 	var err error
 	s.pools, err = db.OpenPools(ctx, append(s.writes.Specs(pg.PoolConfig{Name: "schedule_writes", MaxConns: writeConns}, cfg.QueryTimeout),
 		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{Name: "schedule_reads", MaxConns: cfg.MaxConns, LockTimeout: cfg.QueryTimeout}},
@@ -119,23 +114,8 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Drain has those who wait for changes of owners return. It may be repeated.
-func (s *Service) Drain() { s.drain.Do(func() { close(s.drained) }) }
-
-// wakeOwners has those who wait for changes of owners look.
-func (s *Service) wakeOwners() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// ownerChanges returns a channel that is closed when owners may have changed.
-func (s *Service) ownerChanges() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.changed
-}
+// Drain does nothing: no call waits.
+func (*Service) Drain() {}
 
 // Close closes the connections, once the calls under way have ended. Those that have not when ctx ends are cancelled and have a second more; it
 // fails when one of them did not end. Run must have returned. Calls after Close fail with ErrUnavailable.
@@ -165,7 +145,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.cfg.Retention > 0 {
 		loops = append(loops, pg.Loop{Doing: "pruning occurrences", Pass: s.pruneAll, Pause: pruneInterval})
 	}
-	s.db.RunLoops(ctx, s.cfg.Logger, []pg.Subscriber{s.subscriber(), s.ownerSubscriber()}, loops...)
+	s.db.RunLoops(ctx, s.cfg.Logger, []pg.Subscriber{s.subscriber()}, loops...)
 	return nil
 }
 

@@ -136,10 +136,8 @@ type Queue struct {
 	Events []client.Event
 	Push   *client.Push // nil: it does not push
 	// Groups are those in which the most events wait, of a queue whose groups have limits, or anything is set for.
-	Groups []client.Group
-	// Placement says on which cells it is; nil: there is one.
-	Placement *Placement
-	PostKey   string // the nonce of the form, so that sending it twice posts one event
+	Groups  []client.Group
+	PostKey string // the nonce of the form, so that sending it twice posts one event
 }
 
 // blockers are the reasons for which groups wait, as a page says how many do.

@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,8 +34,6 @@ type Page struct {
 	Server Server
 	At     time.Time // when it was read
 	IsLive bool      // the page has parts that change while it is open
-	// Missing are the numbers of the cells that do not answer, whose part is missing from the page.
-	Missing []int
 	// Notice says what the last action did; empty: nothing. Problem is why the page, or the action, failed; nil: it did not.
 	Notice  string
 	Problem *Problem
@@ -52,10 +49,7 @@ type Viewer struct {
 }
 
 // A Server is what the footer says.
-type Server struct {
-	Version  string
-	HasCells bool // it is a gateway in front of several cells
-}
+type Server struct{ Version string }
 
 // A Problem is an error as the API has it, or one of the page itself.
 type Problem struct {
@@ -73,19 +67,6 @@ type Field struct{ Name, Detail string }
 
 // Can reports whether the viewer's key has a scope. A page shows no button for what it does not allow.
 func (p *Page) Can(scope string) bool { return p.Viewer.Can == nil || p.Viewer.Can(scope) }
-
-// MissingText says which cells do not answer.
-func (p *Page) MissingText() string {
-	if len(p.Missing) == 1 {
-		return "Cell " + strconv.Itoa(p.Missing[0]) + " does not answer. What it has is missing here."
-	}
-	numbers := make([]string, len(p.Missing))
-	for i, number := range p.Missing {
-		numbers[i] = strconv.Itoa(number)
-	}
-	last := len(numbers) - 1
-	return "Cells " + strings.Join(numbers[:last], ", ") + " and " + numbers[last] + " do not answer. What they have is missing here."
-}
 
 // Entered returns what was entered in a field when the action failed, else what is given.
 func (p *Page) Entered(name string, otherwise any) string {
@@ -111,27 +92,25 @@ func (p *Page) Chosen(always, name, value string, otherwise bool) bool {
 type Link struct {
 	Path, Text, Key string
 	Scope           string // that it takes to see the page
-	OfCells         bool   // it is a page of gateways alone
 }
 
 // navigation are the pages that the bar at the top leads to, with the letter that leads there after g.
 var navigation = []Link{
-	{"", "Overview", "o", "read", false},
-	{"queues", "Queues", "q", "read", false},
-	{"history", "History", "h", "read", false},
-	{"schedules", "Schedules", "s", "read", false},
-	{"subscriptions", "Subscriptions", "t", "read", false},
-	{"sources", "Sources", "w", "read", false},
-	{"fleet", "Fleet", "f", "read", false},
-	{"cells", "Cells", "c", "admin", true},
-	{"keys", "Keys", "k", "admin", false},
-	{"audit", "Audit", "a", "admin", false},
+	{"", "Overview", "o", "read"},
+	{"queues", "Queues", "q", "read"},
+	{"history", "History", "h", "read"},
+	{"schedules", "Schedules", "s", "read"},
+	{"subscriptions", "Subscriptions", "t", "read"},
+	{"sources", "Sources", "w", "read"},
+	{"fleet", "Fleet", "f", "read"},
+	{"keys", "Keys", "k", "admin"},
+	{"audit", "Audit", "a", "admin"},
 }
 
 // Navigation returns the links that the viewer may follow.
 func (p *Page) Navigation() (links []Link) {
 	for _, l := range navigation {
-		if p.Can(l.Scope) && (p.Server.HasCells || !l.OfCells) {
+		if p.Can(l.Scope) {
 			links = append(links, l)
 		}
 	}

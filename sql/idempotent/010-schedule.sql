@@ -18,8 +18,6 @@ as $func$
 declare
   _before agent.owner;
   _owner agent.owner;
-  _is_new boolean;
-  _version int8;
   _move record;
 begin
   if octet_length(coalesce(_id, '')) not between 1 and 255 then
@@ -29,13 +27,6 @@ begin
   end if;
   perform agent_private.check_json('attributes', _attributes);
   select o.* into _before from agent.owner o where o.id = _id for update;
-  if not found and exists
-    ( select from agent_private.owner_change c
-      where c.id = _id and c.is_deleted and c.version >= agent_private.max_copied_version()
-    )
-  then
-    perform agent_private.raise_invalid('id', 'was deleted at the greatest version that there is: use another id');
-  end if;
   perform agent_private.watch_zone(_timezone);
 
   insert into agent.owner as o (id, timezone, attributes)
@@ -59,18 +50,10 @@ begin
   else
     select 0::int8 as moved, '{}'::int8[] as unresolved into _move;
   end if;
-  _is_new = _owner.version = 1;
-  if _is_new then -- one that was deleted goes on from its version, so that the later of two states is always that of the greater one
-    update agent.owner o set version = c.version
-    from agent_private.owner_change c
-    where o.id = _id and c.id = _id and c.version > o.version
-    returning o.version into _version;
-    _owner.version = coalesce(_version, _owner.version);
-  end if;
   perform agent_private.record_audit('owner.put', _id, jsonb_build_object('timezone', _timezone, 'moved', _move.moved));
   return query
   select _owner.id, _owner.timezone, _owner.attributes, _owner.version, _owner.created_at, _owner.updated_at
-  , _is_new, _move.moved, _move.unresolved;
+  , _owner.version = 1, _move.moved, _move.unresolved;
 end
 $func$;
 

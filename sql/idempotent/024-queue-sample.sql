@@ -479,21 +479,18 @@ $func$;
 -- samples is how many minutes of the bucket were sampled; ready to is_estimate are of the last of them, and null if there is none, as is max_ready, the most; the
 -- percentiles are null if nothing ended that has such a duration; is_complete says that all that ended in it up to now is counted; events is how many events were
 -- counted, of all queues; since, sampled_at and through are the same in each row, see statistics_bounds and recent_outcomes. The last row has the whole time, and no bucket.
--- _with_bins: each row has the durations that its percentiles are of, by bins (see duration_bin) and their counts, to be added to those of other cells.
 create or replace function agent_service.queue_series
 ( _queue text
 , _from timestamptz
 , _to timestamptz
 , _bucket interval
 , _max_buckets int4 default 1500
-, _with_bins boolean default false
 )
 returns table
 ( bucket timestamptz, samples int8, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_age interval, is_estimate boolean, max_ready int8
 , done int8, failed int8, expired int8, cancelled int8
 , wait_p50 interval, wait_p95 interval, processing_p50 interval, processing_p95 interval
 , is_complete boolean, events int8, since timestamptz, sampled_at timestamptz, through timestamptz
-, wait_bins int2[], wait_counts int8[], processing_bins int2[], processing_counts int8[]
 )
 language plpgsql volatile
 security definer
@@ -546,18 +543,6 @@ begin
           from (select w.bucket::text as key, w.bin, w.n from processing_bins w union all select 'all', w.bin, w.n from processing_bins w) as x) as a
     cross join lateral agent_private.bin_percentiles(a.keys, a.bins, a.counts) as p
   )
-  , wait_lists as materialized
-  ( select x.key, array_agg(x.bin order by x.bin) as bins, array_agg(x.n order by x.bin) as counts
-    from (select w.bucket::text as key, w.bin, w.n from wait_bins w union all select 'all', w.bin, sum(w.n)::int8 from wait_bins w group by w.bin) as x
-    where _with_bins
-    group by x.key
-  )
-  , processing_lists as materialized
-  ( select x.key, array_agg(x.bin order by x.bin) as bins, array_agg(x.n order by x.bin) as counts
-    from (select p.bucket::text as key, p.bin, p.n from processing_bins p union all select 'all', p.bin, sum(p.n)::int8 from processing_bins p group by p.bin) as x
-    where _with_bins
-    group by x.key
-  )
   , samplings as materialized
   ( select date_bin(_bucket, s.at, 'epoch') as bucket, count(s.sampled_at) as samples, max(s.at) filter (where s.sampled_at is not null) as last_at
     , (array_agg(s.sampled_at order by s.at desc) filter (where s.sampled_at is not null))[1] as last_sampled_at
@@ -595,7 +580,6 @@ begin
   , coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0)
   , w.p50, w.p95, p.p50, p.p95
   , coalesce(b.is_complete, false), b.events, _bounds.since, _bounds.sampled_at, _recent.through
-  , wl.bins, wl.counts, pl.bins, pl.counts
   from buckets b
   left join lateral
   ( select s.* from agent.queue_sample s where s.queue = _queue and s.at <= b.last_at order by s.at desc limit 1
@@ -607,19 +591,15 @@ begin
   left join counts c on c.bucket = b.start and not c.is_all
   left join waits w on w.key = b.start::text
   left join processings p on p.key = b.start::text
-  left join wait_lists wl on wl.key = b.start::text
-  left join processing_lists pl on pl.key = b.start::text
   union all
   select null, coalesce((select sum(s.samples) from samplings s), 0)::int8, null, null, null, null, null, null, null
   , coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0)
   , w.p50, w.p95, p.p50, p.p95
   , coalesce((select bool_and(b.is_complete) from buckets b), true), coalesce((select sum(b.events) from buckets b), 0)::int8
-  , _bounds.since, _bounds.sampled_at, _recent.through, wl.bins, wl.counts, pl.bins, pl.counts
+  , _bounds.since, _bounds.sampled_at, _recent.through
   from counts c
   left join waits w on w.key = 'all'
   left join processings p on p.key = 'all'
-  left join wait_lists wl on wl.key = 'all'
-  left join processing_lists pl on pl.key = 'all'
   where c.is_all
   order by 1;
 end
@@ -654,7 +634,6 @@ $func$;
 -- others are up to _limit after the first _offset, in the order of _order: failed (most failed or expired first), waiting (most that are due first, ready or waiting for their turn), oldest (the oldest ready event
 -- first) or name. push is null without one, else enabled, open (its breaker is) or disabled. ready_series has the ready events at the end of each bucket, null where none was
 -- sampled, up to now. is_live says that the counts of all queues are of now; else those of the rows of single queues are, and the others and the order are of the latest sample.
--- _with_bins is as in queue_series.
 create or replace function agent_service.queue_overview
 ( _from timestamptz
 , _to timestamptz
@@ -665,13 +644,11 @@ create or replace function agent_service.queue_overview
 , _queues text[] default null
 , _max_buckets int4 default 120
 , _name_contains text default null
-, _with_bins boolean default false
 )
 returns table
 ( queue text, total int8, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_age interval, is_estimate boolean, paused boolean, push text
 , done int8, failed int8, expired int8, cancelled int8, wait_p95 interval, processing_p95 interval, ready_series int8[]
 , is_live boolean, since timestamptz, sampled_at timestamptz, through timestamptz
-, wait_bins int2[], wait_counts int8[], processing_bins int2[], processing_counts int8[]
 )
 language plpgsql volatile
 security definer
@@ -764,7 +741,7 @@ begin
   select null::text, _all.total, _all.ready, _all.scheduled, _all.waiting, _all.leased
   , case when _all.oldest_ready_at is not null then least(_now - _all.oldest_ready_at, interval '100000 days') end, _all.is_estimate
   , null::boolean, null::text, _all.done, _all.failed, _all.expired, _all.cancelled, null::interval, null::interval, null::int8[]
-  , _is_live, _bounds.since, _bounds.sampled_at, _recent.through, null::int2[], null::int8[], null::int2[], null::int8[];
+  , _is_live, _bounds.since, _bounds.sampled_at, _recent.through;
 
   return query
   with outcomes as materialized
@@ -800,12 +777,6 @@ begin
     from (select array_agg(x.queue) as keys, array_agg(x.bin) as bins, array_agg(x.n) as counts from processing_bins x) as a
     cross join lateral agent_private.bin_percentiles(a.keys, a.bins, a.counts) as p
   )
-  , wait_lists as materialized
-  ( select x.queue, array_agg(x.bin order by x.bin) as bins, array_agg(x.n order by x.bin) as counts from wait_bins x where _with_bins group by x.queue
-  )
-  , processing_lists as materialized
-  ( select x.queue, array_agg(x.bin order by x.bin) as bins, array_agg(x.n order by x.bin) as counts from processing_bins x where _with_bins group by x.queue
-  )
   , depths as materialized
   ( select d.queue, d.ready, d.scheduled, d.waiting, d.leased, case when d.oldest_ready_at is not null then least(_now - d.oldest_ready_at, interval '100000 days') end as oldest_ready_age, d.is_estimate
     from agent_private.queue_depths(_now) d
@@ -829,14 +800,12 @@ begin
       from ends e
       order by e.start
     )
-  , _is_live, _bounds.since, _bounds.sampled_at, _recent.through, wl.bins, wl.counts, pl.bins, pl.counts
+  , _is_live, _bounds.since, _bounds.sampled_at, _recent.through
   from unnest(_names) with ordinality as n (name, place)
   left join depths d on d.queue = n.name
   left join counts c on c.queue = n.name
   left join waits w on w.key = n.name
   left join processings g on g.key = n.name
-  left join wait_lists wl on wl.queue = n.name
-  left join processing_lists pl on pl.queue = n.name
   left join agent.queue q on q.name = n.name
   left join agent.push p on p.queue = n.name
   left join agent.push_state s on s.queue = n.name

@@ -106,17 +106,3 @@ create type agent.listed_cell_info as
 comment on type agent.listed_cell_info is 'what may be shown of a listed cell';
 comment on column agent.listed_cell_info.placed is 'the queues that are on it; those on all cells are not counted';
 comment on column agent.listed_cell_info.former is 'the queues that were on it and may have events there still';
-
-create table agent_private.owner_change
-( id text collate "C" not null
-, transaction int8 not null
-, is_deleted boolean not null
-, version int8 not null
-, constraint owner_change_pkey primary key (id)
-);
-comment on table agent_private.owner_change is
-  'the latest change of each owner, for those who follow them; owners that were deleted stay, so that a copy of one that '
-  'comes late does not bring it back';
-comment on column agent_private.owner_change.transaction is 'that has made the change';
-comment on column agent_private.owner_change.version is 'of the owner; of one that was deleted, one more than it had';
-create index owner_change_transaction on agent_private.owner_change (transaction);

@@ -21,10 +21,10 @@ const statisticsAge = 2 * time.Second
 const maxCached = 32 << 20
 
 // clientFor returns a client of the API that calls in the name of a viewer, from the request r.
-func (h *Handler) clientFor(r *http.Request, viewer Viewer, missing *missingCells) *client.Client {
+func (h *Handler) clientFor(r *http.Request, viewer Viewer) *client.Client {
 	c, err := client.New(client.Config{
 		URL: "http://queued.internal", RetryFor: -1, Timeout: -1, UserAgent: userAgent,
-		HTTPClient: &http.Client{Transport: &local{h: h, origin: r, viewer: viewer, missing: missing}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		HTTPClient: &http.Client{Transport: &local{h: h, origin: r, viewer: viewer}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	})
 	if err != nil {
 		panic(err) // the configuration is a constant
@@ -34,23 +34,17 @@ func (h *Handler) clientFor(r *http.Request, viewer Viewer, missing *missingCell
 
 // local is an http.RoundTripper whose requests this server answers, without a connection.
 type local struct {
-	h       *Handler
-	origin  *http.Request // of the page
-	viewer  Viewer
-	missing *missingCells
+	h      *Handler
+	origin *http.Request // of the page
+	viewer Viewer
 }
 
 // RoundTrip implements http.RoundTripper.
 func (l *local) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer := l.call
 	if r.Method == http.MethodGet && (renderedFor(l.origin) != nil || isStatistics(r.URL.Path)) {
-		answer = func(r *http.Request) (*http.Response, error) { return l.h.reads.get(r, rightsOf(l.viewer), l.call) }
+		return l.h.reads.get(r, rightsOf(l.viewer), l.call)
 	}
-	resp, err := answer(r)
-	if err == nil {
-		l.missing.add(resp.Header.Values(missingHeader))
-	}
-	return resp, err
+	return l.call(r)
 }
 
 var errAborted = errors.New("the answer was aborted")

@@ -10,12 +10,9 @@ import (
 
 	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/ui"
 )
-
-// cookieName is the cookie with the token of a session. By its beginning browsers take it from a secure origin only, for its host alone and for all paths: nothing else
-// that is served under the domain can set it.
-const cookieName = "__Host-queued"
 
 const (
 	maxLogIn  = 32 << 10 // bytes of the form
@@ -23,8 +20,8 @@ const (
 )
 
 // tokenOf returns the token of the session that a request has; empty: none.
-func tokenOf(r *http.Request) string {
-	cookie, err := r.Cookie(cookieName)
+func (h *Handler) tokenOf(r *http.Request) string {
+	cookie, err := r.Cookie(request.SessionCookie(h.cfg.Cell))
 	if err != nil {
 		return ""
 	}
@@ -32,12 +29,12 @@ func tokenOf(r *http.Request) string {
 }
 
 // setCookie has the browser keep the token of a session until it ends, or forget it: then it is empty.
-func setCookie(w http.ResponseWriter, token string, until time.Time) {
+func (h *Handler) setCookie(w http.ResponseWriter, token string, until time.Time) {
 	seconds := -1
 	if token != "" {
 		seconds = max(60, int(time.Until(until).Seconds())) // the clock of the database, which ends it, may be another one
 	}
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: token, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
+	http.SetCookie(w, &http.Cookie{Name: request.SessionCookie(h.cfg.Cell), Value: token, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
 }
 
 // authenticate returns who makes a request; nil: somebody with all rights.
@@ -48,7 +45,7 @@ func (h *Handler) authenticate(r *http.Request) (Viewer, error) {
 	if h.cfg.Door == nil {
 		return nil, nil //nolint:nilnil // a nil Viewer has all rights
 	}
-	return h.cfg.Door.Look(r.Context(), tokenOf(r))
+	return h.cfg.Door.Look(r.Context(), h.tokenOf(r))
 }
 
 // admit is authenticate for a request that counts: for the metrics, the log, and the rate limit of the key. What a page reads through the API does not count again.
@@ -56,7 +53,7 @@ func (h *Handler) admit(r *http.Request) (Viewer, error) {
 	if h.cfg.Door == nil || renderedFor(r) != nil {
 		return h.authenticate(r)
 	}
-	viewer, err := h.cfg.Door.Admit(r, tokenOf(r))
+	viewer, err := h.cfg.Door.Admit(r, h.tokenOf(r))
 	if limited, ok := errors.AsType[*RateLimitedError](err); ok {
 		return nil, &client.Error{
 			Status: http.StatusTooManyRequests, Title: "Rate limited", RetryAfter: limited.Retry,
@@ -90,9 +87,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		h.showProblem(w, r, problem(http.StatusUnauthorized, "Not logged in", "The log-in has ended, and nothing was done. Log in, go back, and send the form again."))
 	default:
 		query := url.Values{"to": {strings.TrimPrefix(r.URL.RequestURI(), Prefix)}}
-		if tokenOf(r) != "" {
+		if h.tokenOf(r) != "" {
 			query.Set("did", endingOf(err))
-			setCookie(w, "", time.Time{})
+			h.setCookie(w, "", time.Time{})
 		}
 		redirect(w, r, "login?"+query.Encode())
 	}
@@ -134,7 +131,7 @@ func (h *Handler) showLogIn(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, err)
 	case !query.Has("kept"):
 		h.writeLogIn(w, r, to, query, nil)
-	case tokenOf(r) == "": // a log-in that was right leads here
+	case h.tokenOf(r) == "": // a log-in that was right leads here
 		h.writeLogIn(w, r, to, nil, errNotKept)
 	default:
 		h.writeLogIn(w, r, to, url.Values{"did": {endingOf(err)}}, nil)
@@ -178,7 +175,7 @@ func (h *Handler) logIn(w http.ResponseWriter, r *http.Request) {
 		redirect(w, r, to)
 	default:
 		h.endReplaced(r)
-		setCookie(w, token, until)
+		h.setCookie(w, token, until)
 		redirect(w, r, "login?"+url.Values{"kept": {""}, "to": {to}}.Encode())
 	}
 }
@@ -186,7 +183,7 @@ func (h *Handler) logIn(w http.ResponseWriter, r *http.Request) {
 // endReplaced ends the session whose cookie the browser is about to forget for that of another one: nobody could log out of it any more. If it cannot be ended, it goes on until it
 // expires.
 func (h *Handler) endReplaced(r *http.Request) {
-	token := tokenOf(r)
+	token := h.tokenOf(r)
 	if token == "" {
 		return
 	}
@@ -229,19 +226,15 @@ func (h *Handler) logOut(w http.ResponseWriter, r *http.Request) {
 		redirect(w, r, "")
 		return
 	}
-	if err := h.cfg.Door.LogOut(r.Context(), tokenOf(r)); err != nil {
+	if err := h.cfg.Door.LogOut(r.Context(), h.tokenOf(r)); err != nil {
 		h.cfg.Logger.Error().Func(failure.Of(err)).Msg("a log-out failed")
-		why := "because the database cannot be reached, or does not answer in time"
-		if h.cfg.HasCells {
-			why = "because home, cell 0, does not answer"
-		}
 		h.showProblem(w, r, &client.Error{
 			Status: http.StatusServiceUnavailable, Title: "Not logged out", RetryAfter: time.Second,
-			Detail: "The log-in goes on, " + why + ". Go back, and log out again.",
+			Detail: "The log-in goes on, because the database cannot be reached, or does not answer in time. Go back, and log out again.",
 		})
 		return
 	}
-	setCookie(w, "", time.Time{})
+	h.setCookie(w, "", time.Time{})
 	redirect(w, r, "login?did=logout")
 }
 

@@ -20,7 +20,6 @@ var notices = map[string]string{
 	"queue.resumed": "The queue is no longer paused.",
 	"queue.purged":  "Events purged: {n}.",
 	"queue.changed": "The policy is stored.",
-	"queue.placed":  "The queue is placed: new events go there from now on.",
 	"queue.moved":   "Events moved: {n}.",
 	"queue.deleted": "The queue is deleted. Events that went into history as cancelled: {n}.",
 	"group.paused":  "The group is paused: events come in, and none can be claimed.",

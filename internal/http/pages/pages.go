@@ -31,8 +31,7 @@ type Config struct {
 	Door     Door            // who may look; nil: anyone
 	Draining <-chan struct{} // is closed when the server stops: open pages are told to come back; nil: never
 	Version  string
-	// HasCells says that the API is that of a gateway in front of several cells.
-	HasCells bool
+	Cell     int // the number of the database as one of several cells: the cookie of the log-in is named after it
 	// HidePayloads has events shown without their payloads, metadata, results and raw bodies.
 	HidePayloads bool
 	Logger       zerolog.Logger
@@ -182,7 +181,7 @@ func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
 	shown, err := read(v)
 	status := http.StatusOK
 	p := &ui.Page{
-		Root: v.root(), Path: v.path(), Viewer: v.shownViewer(), Server: h.server(), At: time.Now(), Missing: v.missing.list(),
+		Root: v.root(), Path: v.path(), Viewer: v.shownViewer(), Server: h.server(), At: time.Now(),
 		Name: shown.name, Title: shown.title, Nav: shown.nav, IsLive: shown.isLive && v.form == nil && err == nil, View: shown.body, Notice: notice(v.r.URL.Query()), Form: v.form,
 	}
 	if err != nil && shown.body == nil { // what could not be read is never shown as if there were nothing; a page with a form shows that
@@ -201,7 +200,7 @@ func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
 
 // server returns what pages say of the server.
 func (h *Handler) server() ui.Server {
-	return ui.Server{Version: h.cfg.Version, HasCells: h.cfg.HasCells}
+	return ui.Server{Version: h.cfg.Version}
 }
 
 // showProblem answers with a page that has nothing but a problem, whoever asks.

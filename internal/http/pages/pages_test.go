@@ -36,7 +36,7 @@ func TestCallsOfPagesHaveNothingOfTheHeaderOfTheBrowser(t *testing.T) {
 	var mu sync.Mutex
 	var headers []http.Header // of the calls of one request, which a page may make side by side
 	h := New(Config{
-		HasCells: true, Logger: zerolog.Nop(),
+		Logger: zerolog.Nop(),
 		Call: func(w http.ResponseWriter, r *http.Request, _ Viewer) {
 			mu.Lock()
 			headers = append(headers, r.Header)

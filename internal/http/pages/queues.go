@@ -70,7 +70,6 @@ func showQueue(v *visit) (view, error) {
 	if shown.Groups, _, err = listOf[client.Group](v.r.Context(), v.api, "/queues/"+url.PathEscape(name)+"/groups", "groups", url.Values{"sort": {"waiting"}, "limit": {"20"}}); err != nil {
 		return view{}, err
 	}
-	shown.Placement = v.placementOf(v.r.Context(), name)
 	return view{name: "queue", title: name, nav: "queues", isLive: true, body: shown}, nil
 }
 

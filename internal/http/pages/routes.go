@@ -112,9 +112,6 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"topics/{topic}", h.page(showTopic))
 	r.Post(Prefix+"topics/{topic}/publish", h.action(publish, showTopic))
 	r.Get(Prefix+"log/{position}", h.page(showPublished))
-	if h.cfg.HasCells {
-		h.cellRoutes()
-	}
 	r.Get(Prefix+"fleet", h.page(showFleet, "type", "worker"))
 
 	r.Get(Prefix+"keys", h.page(listKeys, "cursor"))

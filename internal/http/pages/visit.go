@@ -16,12 +16,11 @@ import (
 
 // A visit is one request for a page, or the making of a page for those who look at it.
 type visit struct {
-	h       *Handler
-	r       *http.Request
-	viewer  Viewer         // nil: somebody with all rights
-	missing *missingCells  // whose part the answers lack that the page is made of
-	api     *client.Client // which calls in the name of the viewer
-	form    url.Values     // what was sent; nil: nothing was
+	h      *Handler
+	r      *http.Request
+	viewer Viewer         // nil: somebody with all rights
+	api    *client.Client // which calls in the name of the viewer
+	form   url.Values     // what was sent; nil: nothing was
 }
 
 // visit returns the visit of a request. It answers those who have to log in first, or to wait, and then returns false.
@@ -31,8 +30,7 @@ func (h *Handler) visit(w http.ResponseWriter, r *http.Request) (*visit, bool) {
 		h.refuse(w, r, err)
 		return nil, false
 	}
-	missing := new(missingCells)
-	return &visit{h: h, r: r, viewer: viewer, missing: missing, api: h.clientFor(r, viewer, missing)}, true
+	return &visit{h: h, r: r, viewer: viewer, api: h.clientFor(r, viewer)}, true
 }
 
 // needs makes a page for viewers whose key has a scope: one with a form that is refused without it, although the page reads nothing that is.
