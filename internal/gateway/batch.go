@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -84,7 +83,8 @@ func (l *listBody) targets() ([]target, bool) {
 }
 
 // chooseEach finds the cell of each event of a batch, and places the queues that are not placed yet. Events without a key and a group of one queue go to one cell, which is one that others of
-// the batch go to, if that may be. A batch that is atomic fails as soon as one of its events has no cell.
+// the batch go to, if that may be. A batch that is atomic fails as soon as one of its events has no cell, and any batch as soon as its caller may not use a queue: no cell takes a batch with one
+// such event, and nobody makes a call of each of a thousand.
 func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []target, isAtomic bool) error {
 	type ofQueue struct {
 		placed                  *placement
@@ -123,7 +123,7 @@ func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []targe
 		switch {
 		case r.Context().Err() != nil:
 			return r.Context().Err()
-		case err != nil && isAtomic:
+		case err != nil && (isAtomic || isOfCaller(err)):
 			return err
 		case err == nil && len(of.keyed) > 0:
 			keys := make([]insertKey, len(of.keyed))
@@ -132,7 +132,9 @@ func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []targe
 			}
 			found, why := g.keyCells(c, r, of.placed, keys)
 			for n, i := range of.keyed {
-				cells[i], errs[i] = found[n], why[n]
+				if cells[i], errs[i] = found[n], why[n]; isOfCaller(why[n]) {
+					return why[n]
+				}
 			}
 		}
 		if err == nil {
@@ -166,6 +168,11 @@ func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []targe
 	return nil
 }
 
+// isOfCaller reports whether err is an answer that is about the caller and not about an event: who is not known, may not do this, or has done it too often.
+func isOfCaller(err error) bool {
+	return isAnswer(err, http.StatusUnauthorized) || isAnswer(err, http.StatusForbidden) || isAnswer(err, http.StatusTooManyRequests)
+}
+
 // turnAmong is turnCell, but prefers a cell that others of a batch go to.
 func (g *Gateway) turnAmong(p *placement, used []*cell) (*cell, error) {
 	usable := g.usable(p.Cells)
@@ -189,17 +196,18 @@ func (g *Gateway) answerBatch(c *call, r *http.Request, b *batch) error {
 	}
 	parts := g.askEach(r.Context(), c, b.shares.cells(), func(at *cell) *http.Request { return b.request(c, r, b.shares.of(at).elements) })
 	var refusal *answered // the first
-	var inserting sync.WaitGroup
-	refused := map[*share]*answered{}
+	refused := 0
 	for n, one := range b.shares {
 		answer, err := readResults(parts[n], len(one.elements))
 		switch no := refusalOf(err); {
 		case err == nil:
 			all.put(one.elements, answer)
-		case no != nil:
-			refused[one] = no
+		case no != nil: // one event that the cell cannot take is enough: within a cell a request is taken or refused
+			refused++
+			no = one.pointTo(no, "events")
+			all.set(one.elements, failureOf(no, one.at), nil)
 			if refusal == nil {
-				refusal = one.pointTo(no, "events")
+				refusal = no
 			}
 		default:
 			one.isMissing = true
@@ -212,13 +220,9 @@ func (g *Gateway) answerBatch(c *call, r *http.Request, b *batch) error {
 			refusal = refusalOf(err)
 		}
 	}
-	if len(refused) == len(b.shares) && refusal != nil {
+	if refused == len(b.shares) && refusal != nil {
 		return refusal
 	}
-	for one, why := range refused {
-		inserting.Go(func() { g.insertHalves(c, r, b, one, why, all) })
-	}
-	inserting.Wait()
 	if r.Context().Err() != nil {
 		return r.Context().Err()
 	}
@@ -240,28 +244,4 @@ func refusalOf(err error) *answered {
 		return nil
 	}
 	return whole
-}
-
-// insertHalves has a cell insert a share that it has refused as a whole: it refuses requests that have one event which it cannot take. Others must not suffer from that: each
-// half is tried by itself, until single ones are left.
-func (g *Gateway) insertHalves(c *call, r *http.Request, b *batch, of *share, why *answered, all results) {
-	if len(of.elements) == 1 {
-		all.set(of.elements, failureOf(of.pointTo(why, "events"), of.at), nil)
-		return
-	}
-	middle := len(of.elements) / 2
-	for _, elements := range [][]int{of.elements[:middle], of.elements[middle:]} {
-		half := &share{at: of.at, elements: elements}
-		answer, err := readResults(g.ask(r.Context(), c, of.at, b.request(c, r, elements)), len(elements))
-		switch no := refusalOf(err); {
-		case err == nil:
-			all.put(elements, answer)
-		case no != nil:
-			g.insertHalves(c, r, b, half, no, all)
-			of.isMissing = of.isMissing || half.isMissing
-		default:
-			all.set(elements, failureOf(err, of.at), nil)
-			of.isMissing = true
-		}
-	}
 }

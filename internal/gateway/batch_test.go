@@ -46,6 +46,11 @@ func batchable(f *fakeCell) *batchCell {
 				refuseBatch(w, fmt.Sprintf("#/events/%d/type", i))
 				return
 			}
+			if e.Event.N == "forbidden" {
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = fmt.Fprintf(w, `{"code":"forbidden","detail":"no","errors":[{"pointer":"#/events/%d/queue","detail":"no"}]}`, i)
+				return
+			}
 		}
 		results := []any{}
 		for _, e := range body.Events {
@@ -243,25 +248,15 @@ func TestCellThatGoesAwayLeavesTheOutcomeOfItsEventsOpen(t *testing.T) {
 	}
 }
 
-func TestEventThatItsCellRefusesLeavesTheOthersAlone(t *testing.T) {
+func TestEventThatItsCellRefusesLeavesOtherCellsAlone(t *testing.T) {
 	t.Parallel()
 	e, cells := batchCells(t, nil)
-	elements, want := []string{"two first"}, []string{"201 on 2"}
-	for i := range 30 {
-		elements, want = append(elements, fmt.Sprintf("one e%d", i)), append(want, "201 on 1")
-		if i == 11 || i == 12 || i == 29 {
-			elements[len(elements)-1], want[len(want)-1] = "one bad", "422 validation_failed"
-		}
-	}
-	got := e.call("POST", "/events/batch?atomic=false", eventsOf(elements...))
-	wantTexts(t, "results", resultsOf(t, got), want...)
-	if n := len(cells[1].came()); n != 27 || got.header.Get(unavailableHeader) != "" {
-		t.Errorf("the cell got %d events, want 27; %v", n, got.header)
-	}
-	for _, i := range []int{12, 13, 30} { // where they are in the list that the caller has sent
-		if place := fmt.Sprintf(`"#/events/%d/type: wrong."`, i); !strings.Contains(got.body, place) {
-			t.Errorf("no result says %s: %s", place, got.body)
-		}
+	got := e.call("POST", "/events/batch?atomic=false", eventsOf("two first", "one a", "one bad", "one b"))
+	wantTexts(t, "results", resultsOf(t, got), "201 on 2", "422 validation_failed", "422 validation_failed", "422 validation_failed")
+	wantTexts(t, "cell 1", cells[1].came())
+	// All say where the one is in the list that the caller has sent.
+	if n := strings.Count(got.body, `"#/events/2/type: wrong."`); n != 3 || got.header.Get(unavailableHeader) != "" {
+		t.Errorf("%d results say which event is wrong, want 3: %s; %v", n, got.body, got.header)
 	}
 	// Nothing is done if no cell takes any of them, and the answer is as of one server.
 	refused := e.want(422, `"#/events/3/type"`, "POST", "/events/batch?atomic=false", eventsOf("two x", "two x", "one y", "two bad", "one bad"))
@@ -269,6 +264,38 @@ func TestEventThatItsCellRefusesLeavesTheOthersAlone(t *testing.T) {
 		t.Errorf("answered %s", refused.body)
 	}
 	wantTexts(t, "cell 2", cells[2].came(), "first")
+}
+
+// Nobody can have the gateway make a thousand calls with one that its caller may not make.
+func TestBatchThatItsCallerMayNotInsertIsACallOfEachCell(t *testing.T) {
+	t.Parallel()
+	e, cells := batchCells(t, nil)
+	strange := "Authorization: Bearer wrong"
+	var elements []string
+	for i := range 999 {
+		elements = append(elements, []string{"one", "two"}[i%2]+" forbidden")
+	}
+	asked := func() (n int) {
+		for _, at := range cells {
+			n += len(at.fakeCell.calls())
+		}
+		return n
+	}
+	e.want(403, `"#/events/0/queue"`, "POST", "/events/batch?atomic=false", eventsOf(elements...))
+	if n := asked(); n != 2 {
+		t.Errorf("%d calls, want 2", n)
+	}
+	got := resultsOf(t, e.call("POST", "/events/batch?atomic=false", eventsOf(append(elements, "zero a")...)))
+	if n := asked(); n != 5 || got[0] != "403 forbidden" || got[998] != "403 forbidden" || got[999] != "201 on 0" {
+		t.Errorf("%d calls, want 5; %s, %s, %s", n, got[0], got[998], got[999])
+	}
+	for i := range elements {
+		elements[i] = fmt.Sprintf("new-%d a", i)
+	}
+	e.want(401, "unauthorized", "POST", "/events/batch?atomic=false", eventsOf(elements...), strange)
+	if n := asked(); n != 6 { // home is asked to place the first
+		t.Errorf("%d calls, want 6", n)
+	}
 }
 
 func TestKeyedEventsOfABatchGoWhereTheirKeysAre(t *testing.T) {

@@ -99,6 +99,8 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 			_, _ = io.WriteString(w, `{"scopes":["admin"]}`)
 		case "Bearer metrics":
 			_, _ = io.WriteString(w, `{"scopes":["metrics"]}`)
+		case "Bearer metrics of a queue":
+			_, _ = io.WriteString(w, `{"scopes":["metrics"],"queues":["q"],"topics":null}`)
 		default:
 			refuseCaller(w, r)
 		}

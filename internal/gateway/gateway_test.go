@@ -497,13 +497,14 @@ func TestMetricsAndVersionAreForThoseWhomHomeKnows(t *testing.T) {
 	e.call("GET", "/topics", "")
 	e.want(401, "unauthorized", "GET", "/metrics", "", "Authorization: Bearer wrong")
 	e.want(403, `"required":{"scope":"metrics"}`, "GET", "/metrics", "")
+	e.want(403, `"required":{"queue":"*","topic":"**"}`, "GET", "/metrics", "", "Authorization: Bearer metrics of a queue")
 	for range 2 {
 		e.want(200, `queued_gateway_requests_total{cell="0",method="GET",route="/topics",status="200"} 1`, "GET", "/metrics", "", "Authorization: Bearer metrics")
 	}
 	e.want(200, `"version":"1.2.3"`, "GET", "/version", "")
 	e.want(401, "unauthorized", "GET", "/version", "", "Authorization: Bearer wrong")
 	asked := slices.DeleteFunc(home.calls(), func(call string) bool { return call != "GET /keys/self" })
-	if len(asked) != 6 { // each time
+	if len(asked) != 7 { // each time
 		t.Errorf("home was asked %d times who calls", len(asked))
 	}
 }

@@ -66,10 +66,6 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []insert
 	if len(sets) == 0 {
 		return cells, errs
 	}
-	if err := g.checkKnownCaller(c, r); err != nil { // who is not known must leave no keys
-		fail(err)
-		return cells, errs
-	}
 	isFound := make([]bool, len(keys))
 	for _, before := range sets {
 		byCell := map[*cell][]int{}
@@ -85,7 +81,7 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []insert
 			}
 		}
 		for at, which := range byCell {
-			events, err := g.leaveKeys(r.Context(), at, p.Queue, keys, which)
+			events, err := g.leaveKeys(r, c.id, at, p.Queue, keys, which)
 			for n, i := range which {
 				switch {
 				case err != nil:
@@ -99,10 +95,12 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []insert
 	return cells, errs
 }
 
-// leaveKeys asks a cell which events were inserted there under some of the keys, and has it leave the others.
-func (g *Gateway) leaveKeys(ctx context.Context, at *cell, queue string, keys []insertKey, which []int) ([]*int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, placeTime)
+// leaveKeys asks a cell, in the name of the caller of r, which events were inserted there under some of the keys, and has it leave the others. What it says of the caller's rights is an *answered.
+func (g *Gateway) leaveKeys(r *http.Request, requestID string, at *cell, queue string, keys []insertKey, which []int) ([]*int64, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), placeTime)
 	defer cancel()
+	header := callerHeader(r)
+	header["Content-Type"], header["X-Request-Id"] = []string{"application/json"}, []string{requestID}
 	asked := make([]string, len(which))
 	for n, i := range which {
 		asked[n] = keys[i].key
@@ -123,8 +121,10 @@ func (g *Gateway) leaveKeys(ctx context.Context, at *cell, queue string, keys []
 	var left struct {
 		Events []*int64 `json:"events"`
 	}
-	err = at.do(ctx, http.MethodPost, "/cell/queues/"+url.PathEscape(queue)+"/keys", at.jsonHeader(), bytes.NewReader(body), &left)
+	err = at.do(ctx, http.MethodPost, "/cell/queues/"+url.PathEscape(queue)+"/keys", header, bytes.NewReader(body), &left)
 	switch {
+	case isOfCaller(err):
+		return nil, err
 	case ctx.Err() != nil && err != nil, err == nil && len(left.Events) != len(which):
 		return nil, away(at.number, detail+"does not answer. Nothing was done; retry.", err)
 	case isAnswer(err, http.StatusUnprocessableEntity): // the cell that gets the insert says what is wrong with the key

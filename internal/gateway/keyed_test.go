@@ -96,8 +96,13 @@ func (k *keyedCell) insertBatch(w http.ResponseWriter, r *http.Request) {
 }
 
 func (k *keyedCell) leave(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Authorization") != "Bearer "+gatewayKey {
+	if key := r.Header.Get("Authorization"); key != "Bearer "+callerKey { // it is the caller who uses the keys, and the cell that knows which
 		refuseCaller(w, r)
+		return
+	}
+	if strings.HasPrefix(r.PathValue("name"), "victim") {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"code":"forbidden"}`)
 		return
 	}
 	var body struct{ Keys []string }
@@ -173,6 +178,14 @@ func TestKeyThatWasUsedBeforeAMoveMeetsItsFirst(t *testing.T) {
 	e.want(401, "", "POST", "/events?queue=moved&key=strange", "{}", "Authorization: Bearer wrong")
 	if _, isLeft := all.cells[1].has("moved strange"); isLeft {
 		t.Error("a stranger has a key left")
+	}
+	// Who may not use the queue leaves no keys either, and is told so by the former cell.
+	all.cells[0].put(placement{Queue: "victim", Cells: []int{2}, Asked: hourly(-time.Hour, time.Hour, 1)})
+	e.until("the gateway knows", func() bool { p, _ := e.gateway.placements.get("victim"); return p != nil })
+	e.want(403, "forbidden", "POST", "/events?queue=victim&key=k", "{}")
+	e.want(403, "forbidden", "POST", "/events/batch?atomic=false", `{"events":[{"queue":"moved","key":"fourth","event":{}},{"queue":"victim","key":"k","event":{}}]}`)
+	if _, isInserted := all.cells[2].has("moved fourth"); isInserted {
+		t.Error("a batch that its caller may not insert was inserted in part")
 	}
 	thaw := all.cells[1].freeze()
 	defer thaw()

@@ -72,7 +72,7 @@ func (g *Gateway) keysMark() mark {
 	return mark{}
 }
 
-// admit has home check the caller of r at this moment, who needs one of the scopes; none: any. It is for calls that the gateway answers itself. It fails with home's answer to one that it does not
+// admit has home check the caller of r at this moment, who needs one of the scopes, for all queues and topics; no scopes: any caller. It is for calls that the gateway answers itself. It fails with home's answer to one that it does not
 // know, and with a *problem if home does not answer.
 func (g *Gateway) admit(c *call, r *http.Request, scopes ...string) error {
 	req := c.partOf(r, http.MethodGet, "/keys/self", nil, nil)
@@ -86,14 +86,21 @@ func (g *Gateway) admit(c *call, r *http.Request, scopes ...string) error {
 		return err
 	}
 	var self struct {
-		Scopes []string `json:"scopes"`
+		Scopes []string         `json:"scopes"`
+		Queues *json.RawMessage `json:"queues"`
+		Topics *json.RawMessage `json:"topics"`
 	}
 	if err := json.Unmarshal(body, &self); err != nil {
 		return fmt.Errorf("GET /keys/self: %w", err)
 	}
+	if len(scopes) > 0 && (self.Queues != nil || self.Topics != nil) {
+		p := refuse(forbidden, "The call is about all queues and topics, and the key is restricted to some.")
+		p.required = &requirement{Queue: "*", Topic: "**"}
+		return p
+	}
 	if len(scopes) > 0 && !slices.ContainsFunc(scopes, func(scope string) bool { return slices.Contains(self.Scopes, scope) }) {
 		p := refuse(forbidden, "The call needs a key with the scope %s.", scopes[0])
-		p.required = &requirement{scopes[0]}
+		p.required = &requirement{Scope: scopes[0]}
 		return p
 	}
 	return nil

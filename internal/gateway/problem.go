@@ -28,7 +28,7 @@ var (
 	queueLeased      = problemType{409, "queue_leased", "Queue has leased events"}
 	cellInUse        = problemType{409, "cell_in_use", "Cell in use"}
 	validationFailed = problemType{422, "validation_failed", "Validation failed"}
-	cellUnknown      = problemType{404, "cell_unknown", "Cell unknown"}
+	cellNotFound      = problemType{404, "cell_not_found", "Cell not found"}
 	severalCells     = problemType{409, "several_cells", "Several cells"}
 	outcomeUnknown   = problemType{502, "outcome_unknown", "Outcome unknown"}
 	cellUnavailable  = problemType{503, "cell_unavailable", "Cell unavailable"}
@@ -94,7 +94,9 @@ type document struct {
 
 // A requirement is what a caller lacks.
 type requirement struct {
-	Scope string `json:"scope"`
+	Scope string `json:"scope,omitempty"`
+	Queue string `json:"queue,omitempty"`
+	Topic string `json:"topic,omitempty"`
 }
 
 // document returns p as it goes over the wire.

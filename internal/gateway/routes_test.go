@@ -202,7 +202,7 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		}
 		got := e.call(test.method, test.path, test.body)
 		if test.want >= 400 {
-			if got.status != test.want || test.want == several && !strings.Contains(got.body, `"code":"several_cells"`) || test.want == 404 && !strings.Contains(got.body, `"code":"cell_unknown"`) {
+			if got.status != test.want || test.want == several && !strings.Contains(got.body, `"code":"several_cells"`) || test.want == 404 && !strings.Contains(got.body, `"code":"cell_not_found"`) {
 				t.Errorf("%s %s %s answered %d %s, want %d", test.method, test.path, test.body, got.status, got.body, test.want)
 			}
 			continue

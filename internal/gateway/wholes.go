@@ -154,7 +154,7 @@ func (g *Gateway) passToCell(w http.ResponseWriter, r *http.Request) {
 		return
 	case err != nil || strconv.Itoa(number) != text || at == nil:
 		c.route = &route{pattern: ofCellPattern}
-		g.fail(c, r, refuse(cellUnknown, "The gateway knows no cell %q: GET /cells lists those that it knows.", text))
+		g.fail(c, r, refuse(cellNotFound, "The gateway knows no cell %q: GET /cells lists those that it knows.", text))
 		return
 	}
 	c.only = at

@@ -263,7 +263,7 @@ var restrictedCalls = map[string]struct {
 
 	"getQueueCopy":    {"/cell/queues/copied", "", global},
 	"putQueueCopy":    {"/cell/queues/copied", `{"policy":{"max_attempts":5}}`, global},
-	"leaveKeys":       {"/cell/queues/copied/keys", `{"keys":["k"]}`, global},
+	"leaveKeys":       {"/cell/queues/SIDE.q/keys", `{"keys":["k"]}`, refused},
 	"listCells":       {"/cells", "", global},
 	"putCell":         {"/cells/2", `{"takes_new":false}`, global},
 	"deleteCell":      {"/cells/LISTED", "", global},

@@ -202,7 +202,7 @@ func (s *Server) routes() *router {
 	r.Get("/cell/queues", access.Read, endpoint(s, lim, s.listCellQueues))
 	r.Get("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.getQueueCopy))
 	r.Put("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.putQueueCopy))
-	r.Post("/cell/queues/{name}/keys", access.Admin, endpoint(s, lim, s.leaveKeys))
+	r.Post("/cell/queues/{name}/keys", access.Publish, endpoint(s, lim, s.leaveKeys))
 	r.Get("/cell/keys", access.Admin, endpoint(s, lim, s.listKeyCopies))
 	r.Put("/cell/keys", access.Admin, endpoint(s, batch, s.putKeyCopies))
 
