@@ -74,7 +74,7 @@ func (c *gatewayStartCmd) serve(ctx context.Context, reader *settingsReader, log
 	}
 	config := gateway.Config{
 		Cells: c.Cells, Key: c.Key, TLS: toCells, Version: sql.Version(), Logger: logger, Registry: prometheus.NewRegistry(),
-		AnswerTimeout: c.AnswerTimeout, MaxCalls: c.MaxCellCalls, MaxWaits: c.MaxCellWaits,
+		AnswerTimeout: c.AnswerTimeout, MaxCalls: c.MaxCellCalls, MaxWaits: c.MaxCellWaits, MaxBody: c.MaxBody,
 		LogAll: c.AccessLog == "all", LoopbackOnly: isLoopback(tcp), Hosts: c.Hosts,
 	}
 	var tlsConfig *tls.Config

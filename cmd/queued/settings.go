@@ -102,6 +102,7 @@ type passingSettings struct {
 	MaxCellCalls  int           `type:"count" min:"1" max:"1000000" default:"2048"`
 	MaxCellWaits  int           `type:"count" min:"1" max:"1000000" default:"20000"`
 	AnswerTimeout time.Duration `type:"duration" min:"1s" max:"24h" default:"2m"`
+	MaxBody       int64         `type:"size" max:"256MiB" default:"8MiB"`
 }
 
 // queueSettings are about events and schedules.
@@ -201,7 +202,7 @@ var settingHelp = map[string]string{
 		"HTTP_PROXY and its like are not read.",
 	"push-proxy-file": "A file that holds the URL of the proxy.",
 
-	"max-body":       "The largest body of a request other than a batch, up to 256MiB.",
+	"max-body":       "The largest body of a request other than a batch, and for a gateway of any, up to 256MiB.",
 	"max-batch-body": "The largest body of a batch, up to 1GiB.",
 	"max-body-memory": "How much memory the bodies of all requests in progress may take together, at least twice the largest body, up to 1024GiB; beyond it requests are answered 503 overloaded. " +
 		"Webhooks that have not proved who sent them may take an eighth of it.",

@@ -9,9 +9,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxBatchBody is the largest body of a batch of events that the gateway reads, in bytes: as servers take it unless they are set otherwise.
-const maxBatchBody = 8 << 20
-
 // A batch is the events of a call, each of which names a queue.
 type batch struct {
 	*listBody
@@ -25,7 +22,7 @@ type target struct{ queue, key, group string }
 
 // chooseBatch is for events that each name a queue. Where all go to one cell, that gets the batch as it is. Else each event has to be inserted on its own.
 func chooseBatch(g *Gateway, c *call, r *http.Request) error {
-	body, err := g.peek(c, r, maxBatchBody)
+	body, err := g.peek(c, r, g.cfg.MaxBody)
 	if err != nil {
 		return err
 	}
@@ -191,8 +188,8 @@ func (g *Gateway) answerBatch(c *call, r *http.Request, b *batch) error {
 	for _, one := range b.shares {
 		size += int64(b.size(one.elements))
 	}
-	if !g.bodies.take(c, size) { // before anything is done, as what is done has to be answered
-		return full("Bodies of requests take all the memory that they may in the gateway. Nothing was done; retry.")
+	if !g.takeMemory(c, size) { // before anything is done, as what is done has to be answered
+		return noMemory()
 	}
 	parts := g.askEach(r.Context(), c, b.shares.cells(), func(at *cell) *http.Request { return b.request(c, r, b.shares.of(at).elements) })
 	var refusal *answered // the first

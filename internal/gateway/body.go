@@ -6,52 +6,49 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync/atomic"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bodies that have to be read before it is known which cell they are for.
+// Every body is read before its call takes a place at a cell, so that nobody holds places with bodies that come slowly. How long they may be, in bytes, besides Config.MaxBody.
 const (
 	maxClaimBody = 128 << 10 // of a claim: a thousand ids to leave out, and a hundred types
-	maxPeekBody  = 1 << 20   // of other calls, and of a claim with its acks, as servers take it unless they are set otherwise
+	maxPeekBody  = 1 << 20   // of calls whose cell the body says, and of a claim with its acks, as servers take it unless they are set otherwise
 	freeBody     = 4 << 10   // of a body that does not count for the budget: that of nearly every claim
 )
 
-// bodyBudget bounds the memory of bodies that are read.
-type bodyBudget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-// take takes n more bytes for c.
-func (b *bodyBudget) take(c *call, n int64) bool {
-	if b.used.Add(n) > b.limit {
-		b.used.Add(-n)
+// takeMemory takes n more bytes of the memory of bodies for c.
+func (g *Gateway) takeMemory(c *call, n int64) bool {
+	if !g.bodies.take(c.holder, n) {
 		return false
 	}
 	c.held.Add(n)
 	return true
 }
 
-// shrink gives back what c has taken beyond n. Nothing else takes for c meanwhile.
-func (b *bodyBudget) shrink(c *call, n int64) {
-	if more := c.held.Load() - n; more > 0 {
+// shrinkMemory gives back what c has taken beyond n. Nothing else takes for c meanwhile.
+func (g *Gateway) shrinkMemory(c *call, n int64) {
+	if more := c.held.Load() - max(n, 0); more > 0 {
 		c.held.Add(-more)
-		b.used.Add(-more)
+		g.bodies.give(c.holder, more)
 	}
 }
 
-// release gives back what c has taken.
-func (b *bodyBudget) release(c *call) {
-	b.used.Add(-c.held.Swap(0))
+// releaseMemory gives back what c has taken.
+func (g *Gateway) releaseMemory(c *call) {
+	if n := c.held.Swap(0); n > 0 {
+		g.bodies.give(c.holder, n)
+	}
 }
 
 // peek reads the body of r, which is passed on later as it is. It fails beyond limit.
 func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
-	if r.Body == nil || r.ContentLength == 0 {
-		return nil, nil
+	if c.isRead && int64(len(c.body)) > limit {
+		return nil, tooLarge(limit)
+	}
+	if c.isRead || r.Body == nil || r.ContentLength == 0 {
+		return c.body, nil
 	}
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
@@ -68,8 +65,8 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 	for {
 		if len(body) == cap(body) {
 			grown := min(max(2*int64(cap(body)), 512), longest)
-			if grown > freeBody && !g.bodies.take(c, grown-max(int64(cap(body)), freeBody)) {
-				return nil, full("Bodies of requests take all the memory that they may in the gateway. Nothing was done; retry.")
+			if grown > freeBody && !g.takeMemory(c, grown-max(int64(cap(body)), freeBody)) {
+				return nil, noMemory()
 			}
 			body = append(make([]byte, 0, grown), body...)
 		}
@@ -81,6 +78,7 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 		case errors.Is(err, io.EOF):
 			r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
 			r.Header.Del("Expect") // it was answered
+			c.body, c.isRead = body, true
 			return body, nil
 		case err != nil:
 			return nil, cutOff(err)
@@ -90,7 +88,12 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 
 // tooLarge returns the problem with a body of more bytes than the gateway reads.
 func tooLarge(limit int64) error {
-	return refuse(bodyTooLarge, "The body must be at most %d bytes long: the gateway reads it to find the cell that it is for.", limit)
+	return refuse(bodyTooLarge, "The body must be at most %d bytes long: the gateway reads it before the call takes a place at its cell. Calls of any kind are bounded by QUEUED_MAX_BODY of the gateway.", limit)
+}
+
+// noMemory returns the problem of a call that there is no room for.
+func noMemory() error {
+	return full("Bodies of requests take all the memory that they may in the gateway, in all or of this caller. Nothing was done; retry.")
 }
 
 // cutOff returns the problem with a body that did not arrive.

@@ -32,20 +32,21 @@ type call struct {
 	mayWait   bool                      // it may be held for long before it is answered, or while it is
 	client    string                    // the subject of the client's certificate; empty: none
 	ownOrigin bool                      // its Origin is that of the gateway itself
+	body      []byte                    // of the request, once isRead
+	isRead    bool                      // the body was read
+	holder    holder                    // who holds what the call holds
+	isKnown   bool                      // home knows the caller, or knew it lately
 	held      atomic.Int64              // bytes of bodies, its own and of cells' answers to parts of it, that count for Config.MaxBodyMemory
 
 	leases   *leases // in the answer to a claim that is on its way; nil: there is none
 	released int     // of these, those that were given back
 	writeErr error   // why the answer has not reached the client; nil: as far as is known, it has
 
-	trailer http.Header // of the request, once its body was read
-
-	status  int // 0 until the answer begins
-	bytes   int64
-	err     error                 // why the answer is one of 500 or above, or was broken off
-	code    string                // of the problem that the gateway has answered; empty: none
-	bodyErr atomic.Pointer[error] // of reading the request's body
-	until   time.Time             // the deadline of writes
+	status int // 0 until the answer begins
+	bytes  int64
+	err    error     // why the answer is one of 500 or above, or was broken off
+	code   string    // of the problem that the gateway has answered; empty: none
+	until  time.Time // the deadline of writes
 
 	ctx callContext
 }
@@ -123,12 +124,12 @@ func (c *call) pattern() string {
 // observe gives each request its call, answers panics, and says in one line of the log and in the metrics how the request went.
 func (g *Gateway) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{ResponseWriter: w, id: request.ID(r), start: time.Now(), trailer: r.Trailer}
+		c := &call{ResponseWriter: w, id: request.ID(r), start: time.Now()}
 		c.ctx = callContext{r.Context(), c}
 		r = r.WithContext(&c.ctx) //nolint:contextcheck // it inherits from the context of r
 		admitHeader(r)
 		defer g.finish(c, r)
-		defer g.bodies.release(c)
+		defer g.releaseMemory(c)
 		defer g.rescue(c, r)
 		next.ServeHTTP(c, r)
 	})

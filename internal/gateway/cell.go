@@ -41,8 +41,8 @@ type cell struct {
 
 	transport *http.Transport
 	key       string // of an admin; empty: the cell needs none
-	calls     slots  // that are answered soon
-	waiting   slots  // that may wait
+	calls     pool   // places of calls that are answered soon
+	waiting   pool   // places of those that may wait
 	behind    behind // queues that it has to be set for
 	state     atomic.Pointer[state]
 	keys      *level
@@ -73,22 +73,6 @@ var (
 	errDraining = errors.New("the gateway is shutting down")
 	errMoved    = errors.New("the queue was placed elsewhere while the claim waited")
 )
-
-// slots are how many calls a cell may hold at a time.
-type slots struct {
-	limit int64
-	used  atomic.Int64
-}
-
-func (s *slots) enter() bool {
-	if s.used.Add(1) > s.limit {
-		s.used.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (s *slots) leave() { s.used.Add(-1) }
 
 func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cell { //nolint:revive // the context is of the whole gateway
 	c := &cell{

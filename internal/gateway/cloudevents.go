@@ -40,7 +40,7 @@ func chooseCloudEvents(g *Gateway, c *call, r *http.Request) error {
 		}
 		return g.toKeyed(c, r, p, insertKey{events[0].Key(), events[0].Group()})
 	}
-	body, err := g.peek(c, r, maxBatchBody)
+	body, err := g.peek(c, r, g.cfg.MaxBody)
 	if err != nil {
 		return err
 	}
@@ -137,8 +137,8 @@ func (g *Gateway) answerCloudEvents(c *call, r *http.Request, list *listBody, qu
 	for _, one := range parts {
 		size += int64(list.size(one.elements))
 	}
-	if !g.bodies.take(c, size) { // before anything is done, as what is done has to be answered
-		return full("Bodies of requests take all the memory that they may in the gateway. Nothing was done; retry.")
+	if !g.takeMemory(c, size) { // before anything is done, as what is done has to be answered
+		return noMemory()
 	}
 	answers := g.askEach(r.Context(), c, parts.cells(), func(at *cell) *http.Request {
 		return c.partOf(r, http.MethodPost, "/cloudevents", query, list.appendTo(nil, parts.of(at).elements))

@@ -46,6 +46,7 @@ type fakeCell struct {
 
 	mu         sync.Mutex
 	seen       []string // "METHOD path" of the calls that are no look-ups of the gateway
+	asked      int      // how often it was asked about a caller
 	listed     []listed
 	kept       time.Duration // that keys are remembered for
 	placements map[string]placement
@@ -92,6 +93,9 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 		_ = json.NewEncoder(w).Encode(f.placements[r.PathValue("name")])
 	})
 	f.mux.HandleFunc("GET /keys/self", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		f.asked++
+		f.mu.Unlock()
 		switch r.Header.Get("Authorization") {
 		case "Bearer " + callerKey:
 			_, _ = io.WriteString(w, `{"scopes":["publish"]}`)
@@ -111,7 +115,7 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 		}
 		f.mu.Lock()
 		frozen := f.isFrozen
-		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/queues", "/placements"}, r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/cell/queues/") {
+		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/queues", "/placements", "/keys/self"}, r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/cell/queues/") {
 			f.seen = append(f.seen, r.Method+" "+r.URL.Path)
 		}
 		f.mu.Unlock()

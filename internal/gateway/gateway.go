@@ -35,7 +35,8 @@ type Config struct {
 	AnswerTimeout time.Duration
 	MaxCalls      int   // that one cell may hold at a time, besides those that wait; zero: DefaultMaxCalls
 	MaxWaits      int   // calls that wait, and streams, that one cell may hold at a time; zero: DefaultMaxWaits
-	MaxBodyMemory int64 // bytes of bodies that the gateway reads to find their cells; zero: 64 MiB
+	MaxBody       int64 // bytes of a body; zero: 8 MiB
+	MaxBodyMemory int64 // bytes that the bodies of all calls may take; zero: 64 MiB, or eight of the longest if that is more
 
 	emptyEvery, emptyAfter time.Duration // of tests; zero: the constants
 
@@ -52,6 +53,7 @@ const (
 	DefaultAnswerTimeout = 2 * time.Minute
 	DefaultMaxCalls      = 2048
 	DefaultMaxWaits      = 20_000
+	DefaultMaxBody       = 8 << 20 // of a batch, as servers take it unless they are set otherwise
 	defaultBodyMemory    = 64 << 20
 )
 
@@ -71,7 +73,7 @@ type Gateway struct {
 	keys       *copied
 	turns      sync.Map // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
 	waits      claimWaits
-	bodies     bodyBudget
+	bodies     pool // memory of bodies, beyond freeBody each
 	proxy      *httputil.ReverseProxy
 	metrics    *metrics
 	callers    *callers
@@ -88,7 +90,8 @@ type Gateway struct {
 func New(cfg Config) (*Gateway, error) {
 	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, DefaultAnswerTimeout)
 	cfg.MaxCalls, cfg.MaxWaits = cmp.Or(cfg.MaxCalls, DefaultMaxCalls), cmp.Or(cfg.MaxWaits, DefaultMaxWaits)
-	cfg.MaxBodyMemory = cmp.Or(cfg.MaxBodyMemory, defaultBodyMemory)
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
+	cfg.MaxBodyMemory = cmp.Or(cfg.MaxBodyMemory, max(defaultBodyMemory, 8*(cfg.MaxBody+1)))
 	cfg.emptyEvery, cfg.emptyAfter = cmp.Or(cfg.emptyEvery, emptyEvery), cmp.Or(cfg.emptyAfter, emptyAfter)
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()

@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -96,38 +96,49 @@ func TestPathsAndQueriesArePassedOnByteForByte(t *testing.T) {
 	}
 }
 
-func TestBodiesOfInsertsAndAnswersAreStreams(t *testing.T) {
+func TestBodyHasComeBeforeItsCallTakesAPlace(t *testing.T) {
 	t.Parallel()
 	home, other := newFakeCell(t, 0), newFakeCell(t, 1)
 	home.put(placement{Queue: "q", Cells: []int{1}})
-	first, next := make(chan string), make(chan struct{})
 	other.mux.HandleFunc("POST /events", func(w http.ResponseWriter, r *http.Request) {
-		part := make([]byte, 5)
-		_, _ = io.ReadFull(r.Body, part)
-		first <- string(part)
-		rest, _ := io.ReadAll(r.Body)
-		w.Header().Set("Trailer", "X-Sum")
+		text, _ := io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusCreated)
-		_, _ = io.WriteString(w, "one ")
-		_ = http.NewResponseController(w).Flush()
-		<-next
-		_, _ = fmt.Fprintf(w, "%s %s", rest, r.Trailer.Get("X-Mine"))
-		w.Header().Set("X-Sum", "7")
+		_, _ = fmt.Fprintf(w, "%s of %d %v %s", text, r.ContentLength, r.Header["Expect"], r.Trailer.Get("X-Mine"))
 	})
 	e := setup(t, nil, home, other)
 	reader, writer := io.Pipe()
-	req := e.request("POST", "/events?queue=q", "")
+	req := e.request("POST", "/events?queue=q", "", "Expect: 100-continue")
 	req.Body, req.ContentLength, req.Trailer = reader, -1, http.Header{"X-Mine": nil}
 	go func() {
-		_, _ = io.WriteString(writer, "begin")
-		if got := <-first; got != "begin" {
-			t.Errorf("the cell read %q first", got)
+		_, _ = io.WriteString(writer, "begin") // the client was asked for it
+		e.until("the gateway has asked who calls", func() bool { home.mu.Lock(); defer home.mu.Unlock(); return home.asked > 0 })
+		if at := e.gateway.cell(1); at.calls.inUse() > 0 || len(other.calls()) > 0 {
+			t.Error("the call has a place before its body has come")
 		}
 		_, _ = io.WriteString(writer, "end")
 		req.Trailer.Set("X-Mine", "trailing")
 		_ = writer.Close()
 	}()
-	resp, err := e.client.Do(req)
+	if got := e.send(req); got.status != 201 || got.body != "beginend of 8 [] " {
+		t.Errorf("answered %d %q", got.status, got.body)
+	}
+	e.wantProblem(bodyTooLarge, -1, "POST", "/events?queue=q", strings.Repeat(" ", DefaultMaxBody+1))
+}
+
+func TestAnswersAreStreams(t *testing.T) {
+	t.Parallel()
+	home := newFakeCell(t, 0)
+	next := make(chan struct{})
+	home.mux.HandleFunc("GET /history", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = io.WriteString(w, "one ")
+		_ = http.NewResponseController(w).Flush()
+		<-next
+		_, _ = io.WriteString(w, "two")
+		w.Header().Set("X-Sum", "7")
+	})
+	e := setup(t, nil, home)
+	resp, err := e.client.Do(e.request("GET", "/history", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,9 +149,62 @@ func TestBodiesOfInsertsAndAnswersAreStreams(t *testing.T) {
 	close(next)
 	body, err := io.ReadAll(resp.Body)
 	_ = resp.Body.Close()
-	if err != nil || string(body) != "end trailing" || resp.Trailer.Get("X-Sum") != "7" {
+	if err != nil || string(body) != "two" || resp.Trailer.Get("X-Sum") != "7" {
 		t.Errorf("%v, %q, trailer %v", err, body, resp.Trailer)
 	}
+}
+
+// Nobody takes all places of a cell, or all memory of bodies: neither a caller whom nobody knows, nor one key.
+func TestNobodyTakesAll(t *testing.T) {
+	t.Parallel()
+	home := newFakeCell(t, 0)
+	began, end := make(chan struct{}), make(chan struct{})
+	hold := func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Held") != "" {
+			began <- struct{}{}
+			<-end
+		}
+		w.WriteHeader(http.StatusCreated)
+	}
+	home.mux.HandleFunc("POST /events", hold)
+	home.mux.HandleFunc("POST /claim", hold)
+	e := setup(t, func(cfg *Config) { cfg.MaxCalls, cfg.MaxWaits, cfg.MaxBodyMemory = 16, 16, 16<<20 }, home)
+	var held sync.WaitGroup
+	for _, path := range []string{"/events", "/claim"} {
+		for key, share := range map[string]int{"unknown": 2, callerKey: 12} {
+			caller := "Authorization: Bearer " + key
+			for range share {
+				held.Go(func() { e.want(201, "", "POST", path, "{}", caller, "X-Held: yes") })
+				<-began
+			}
+			e.want(503, "of this caller", "POST", path, "{}", caller)
+		}
+		e.want(503, "of this caller", "POST", path, "{}", "Authorization: Bearer another that nobody knows")
+		e.want(201, "", "POST", path, "{}", "Authorization: Bearer "+gatewayKey)
+	}
+	close(end)
+	held.Wait()
+
+	// Bodies that never come to their end: of two strangers, and of a caller whom home knows.
+	long := strings.Repeat(" ", 1<<20)
+	slow := func(key string, n int) {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(e.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		before := e.gateway.bodies.inUse()
+		if _, err := fmt.Fprintf(conn, "POST /events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", key, n, strings.Repeat(" ", n-1)); err != nil {
+			t.Fatal(err)
+		}
+		e.until("the body is held", func() bool { return e.gateway.bodies.inUse() >= before+int64(n)-freeBody })
+	}
+	slow("unknown", 2<<20-1)
+	e.want(503, "of this caller", "POST", "/events", long, "Authorization: Bearer another that nobody knows")
+	slow(callerKey, 7<<20)
+	slow(callerKey, 4<<20)
+	e.want(503, "of this caller", "POST", "/events", long+long)
+	e.want(201, "", "POST", "/events", long, "Authorization: Bearer "+gatewayKey)
 }
 
 func TestStreamsAreFlushedAtOnceAndEndWithTheGateway(t *testing.T) {
@@ -178,40 +242,6 @@ func TestStreamsAreFlushedAtOnceAndEndWithTheGateway(t *testing.T) {
 	}
 }
 
-func TestExpectContinueIsLeftToTheCell(t *testing.T) {
-	t.Parallel()
-	home := newFakeCell(t, 0)
-	home.mux.HandleFunc("POST /events", func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") == "Bearer wrong" {
-			refuseCaller(w, r)
-			return
-		}
-		body, _ := io.ReadAll(r.Body)
-		_, _ = w.Write(body)
-	})
-	e := setup(t, nil, home)
-	e.want(200, "hello", "POST", "/events", "hello", "Expect: 100-continue")
-	req := e.request("POST", "/events", "", "Authorization: Bearer wrong", "Expect: 100-continue")
-	read := new(atomic.Bool)
-	req.Body, req.ContentLength = io.NopCloser(readerFunc(func(p []byte) (int, error) {
-		read.Store(true)
-		return copy(p, "hello"), io.EOF
-	})), 5
-	resp, err := e.client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusUnauthorized || read.Load() {
-		t.Errorf("answered %d, and the client was asked for the body: %t", resp.StatusCode, read.Load())
-	}
-}
-
-type readerFunc func([]byte) (int, error)
-
-// Read implements io.Reader.
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
 func TestClaimWhoseClientGoesIsCancelledAtTheCell(t *testing.T) {
 	t.Parallel()
 	for _, cells := range []int{1, 2} {
@@ -241,7 +271,7 @@ func TestClaimWhoseClientGoesIsCancelledAtTheCell(t *testing.T) {
 				t.Error("the claim was not cancelled at the cell")
 			}
 			e.until("the log has the claim", func() bool { return strings.Contains(e.log.String(), `"status":499`) })
-			e.until("the cell holds nothing", func() bool { return e.gateway.cell(0).waiting.used.Load() == 0 })
+			e.until("the cell holds nothing", func() bool { return e.gateway.cell(0).waiting.inUse() == 0 })
 		})
 	}
 }
@@ -503,9 +533,10 @@ func TestMetricsAndVersionAreForThoseWhomHomeKnows(t *testing.T) {
 	}
 	e.want(200, `"version":"1.2.3"`, "GET", "/version", "")
 	e.want(401, "unauthorized", "GET", "/version", "", "Authorization: Bearer wrong")
-	asked := slices.DeleteFunc(home.calls(), func(call string) bool { return call != "GET /keys/self" })
-	if len(asked) != 7 { // each time
-		t.Errorf("home was asked %d times who calls", len(asked))
+	home.mu.Lock()
+	defer home.mu.Unlock()
+	if home.asked != 8 { // each time, and before the call of /topics
+		t.Errorf("home was asked %d times who calls", home.asked)
 	}
 }
 
@@ -538,32 +569,5 @@ func TestHostIsChecked(t *testing.T) {
 		if resp.StatusCode != want {
 			t.Errorf("%s answered %d, want %d", host, resp.StatusCode, want)
 		}
-	}
-}
-
-func TestRefusalOfABodyIsPassedOnBeforeTheBodyHasCome(t *testing.T) {
-	t.Parallel()
-	home := newFakeCell(t, 0)
-	home.mux.HandleFunc("POST /in/{name}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Connection", "close")
-		w.WriteHeader(http.StatusUnauthorized)
-	})
-	e := setup(t, nil, home)
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(e.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err := io.WriteString(conn, "POST /in/shop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(waitTimeout / 2)) // less than the gateway waits for a body
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusUnauthorized || !resp.Close {
-		t.Errorf("answered %s, and that the connection ends is %v", resp.Status, resp.Close)
 	}
 }

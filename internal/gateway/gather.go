@@ -98,7 +98,7 @@ func (g *Gateway) read(c *call, p *part, limit int64) ([]byte, error) {
 	for {
 		if len(body) == cap(body) {
 			grown := min(max(2*int64(cap(body)), 4<<10), limit+1)
-			if !g.bodies.take(c, grown-int64(cap(body))) {
+			if !g.takeMemory(c, grown-int64(cap(body))) {
 				return nil, full("Answers of cells take all the memory that they may in the gateway. Retry.")
 			}
 			body = append(make([]byte, 0, grown), body...)

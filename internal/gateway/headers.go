@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,12 +28,10 @@ func dropConnectionFields(header http.Header) {
 	}
 }
 
-// admitHeader removes from a request what nobody may have the gateway pass on. Trailers have no credentials: a proxy in front of a cell may add them to the header.
+// admitHeader removes from a request what nobody may have the gateway pass on. Trailers come after the body, which is passed on as a whole: a proxy in front of a cell might add them to the header.
 func admitHeader(r *http.Request) {
 	dropConnectionFields(r.Header)
-	maps.DeleteFunc(r.Trailer, func(name string, _ []string) bool {
-		return name == "Authorization" || name == "Cookie"
-	})
+	r.Trailer = nil
 }
 
 // callerHeader returns the fields that say who makes a request, for calls of the gateway's own in the name of that caller.

@@ -98,8 +98,8 @@ func (g *Gateway) askIDs(c *call, r *http.Request, l *idList) (results, error) {
 	for _, one := range l.shares {
 		size += int64(l.size(one.elements))
 	}
-	if !g.bodies.take(c, size) { // before anything is done, as what is done has to be answered
-		return nil, full("Bodies of requests take all the memory that they may in the gateway. Nothing was done; retry.")
+	if !g.takeMemory(c, size) { // before anything is done, as what is done has to be answered
+		return nil, noMemory()
 	}
 	parts := g.askEach(r.Context(), c, l.shares.cells(), func(at *cell) *http.Request {
 		return c.partOf(r, http.MethodPost, l.path, l.query, l.with(l.shares.of(at).elements))

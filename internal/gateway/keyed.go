@@ -81,7 +81,7 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []insert
 			}
 		}
 		for at, which := range byCell {
-			events, err := g.leaveKeys(r, c.id, at, p.Queue, keys, which)
+			events, err := g.leaveKeys(c, r, at, p.Queue, keys, which)
 			for n, i := range which {
 				switch {
 				case err != nil:
@@ -96,11 +96,11 @@ func (g *Gateway) keyCells(c *call, r *http.Request, p *placement, keys []insert
 }
 
 // leaveKeys asks a cell, in the name of the caller of r, which events were inserted there under some of the keys, and has it leave the others. What it says of the caller's rights is an *answered.
-func (g *Gateway) leaveKeys(r *http.Request, requestID string, at *cell, queue string, keys []insertKey, which []int) ([]*int64, error) {
+func (g *Gateway) leaveKeys(c *call, r *http.Request, at *cell, queue string, keys []insertKey, which []int) ([]*int64, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), placeTime)
 	defer cancel()
 	header := callerHeader(r)
-	header["Content-Type"], header["X-Request-Id"] = []string{"application/json"}, []string{requestID}
+	header["Content-Type"], header["X-Request-Id"] = []string{"application/json"}, []string{c.id}
 	asked := make([]string, len(which))
 	for n, i := range which {
 		asked[n] = keys[i].key
@@ -113,11 +113,11 @@ func (g *Gateway) leaveKeys(r *http.Request, requestID string, at *cell, queue s
 	if !at.isUp() {
 		return nil, away(at.number, detail+"cannot be used. Nothing was done; retry.", nil)
 	}
-	if !at.calls.enter() {
-		g.metrics.refused.WithLabelValues(at.label).Inc()
-		return nil, full("Cell " + at.label + " holds as many calls as it may. Nothing was done; retry with growing pauses.")
+	leave, err := g.takePlace(&at.calls, at, c.holder)
+	if err != nil {
+		return nil, err
 	}
-	defer at.calls.leave()
+	defer leave()
 	var left struct {
 		Events []*int64 `json:"events"`
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"time"
 
@@ -25,6 +26,7 @@ const (
 // leases are those in the answer of a cell to a claim.
 type leases struct {
 	at   *cell
+	from http.Header // who has claimed, and gives back
 	scan leaseScanner
 	kept []byte // {"id":…,"receipt":…} of each, a line each
 	held int    // bytes of kept that count for the memory of bodies
@@ -40,7 +42,7 @@ func (l *leases) add(id, receipt []byte) {
 	if size > cap(l.kept) && !l.isForgotten {
 		grown := max(2*cap(l.kept), size, 256)
 		if more := grown - freeBody - l.held; more > 0 {
-			l.isForgotten = !l.g.bodies.take(l.call, int64(more))
+			l.isForgotten = !l.g.takeMemory(l.call, int64(more))
 			l.held += more
 		}
 		if !l.isForgotten {
@@ -86,7 +88,7 @@ func (g *Gateway) watchLeases(c *call, at *cell, resp *http.Response) {
 		c.leases = nil
 		return
 	}
-	c.leases = &leases{at: at, call: c, g: g}
+	c.leases = &leases{at: at, from: callerHeader(resp.Request), call: c, g: g}
 	resp.Body = &claimBody{ReadCloser: resp.Body, leases: c.leases}
 }
 
@@ -138,7 +140,9 @@ func (g *Gateway) giveBack(ctx context.Context, l *leases) {
 func (g *Gateway) release(ctx context.Context, l *leases, lines [][]byte) error {
 	body := append(append([]byte(`{"events":[`), bytes.Join(lines, []byte(","))...), "]}"...)
 	for {
-		err := l.at.do(ctx, http.MethodPost, "/release", l.at.jsonHeader(), bytes.NewReader(body), nil)
+		header := maps.Clone(l.from)
+		header["Content-Type"] = []string{"application/json"}
+		err := l.at.do(ctx, http.MethodPost, "/release", header, bytes.NewReader(body), nil)
 		refused, isAnswered := errors.AsType[*answered](err)
 		switch {
 		case err == nil:

@@ -55,7 +55,7 @@ func (k *claimedCell) release(w http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(r.Body).Decode(&body)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err != nil || len(body.Events) == 0 || len(body.Events) > k.most || r.Header.Get("Authorization") != "Bearer "+gatewayKey {
+	if err != nil || len(body.Events) == 0 || len(body.Events) > k.most || r.Header.Get("Authorization") != "Bearer "+callerKey {
 		refuseBatch(w, "#/events")
 		return
 	}
@@ -174,7 +174,7 @@ func TestLeasesOfAnAnswerThatCannotBeWrittenAreReleased(t *testing.T) {
 					// An answer that is received keeps its leases.
 					e.want(200, "receipt", "POST", "/claim", `{"queue":"full"}`, field)
 					last.wantReleased("after another one", events)
-					e.until("nothing is held", func() bool { return e.gateway.bodies.used.Load() == 0 })
+					e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
 				})
 			}
 		}
@@ -192,7 +192,7 @@ func TestLeasesThatAreKeptAreBounded(t *testing.T) {
 	if !strings.Contains(e.log.String(), "they end by themselves") {
 		t.Errorf("the log has %s", e.log)
 	}
-	e.until("nothing is held", func() bool { return e.gateway.bodies.used.Load() == 0 })
+	e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
 }
 
 func TestAnswerThatIsOnItsWayWhenItsClaimEndsIsGivenBack(t *testing.T) {

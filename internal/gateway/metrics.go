@@ -92,7 +92,7 @@ var (
 	held   = prometheus.NewDesc("queued_gateway_calls", "Calls that the cell holds: those that are answered soon (call), and those that wait and streams (wait).", []string{"cell", "kind"}, nil)
 	heldBy = prometheus.NewDesc("queued_gateway_calls_max", "The most of queued_gateway_calls.", []string{"cell", "kind"}, nil)
 
-	bodyBytes        = prometheus.NewDesc("queued_gateway_body_bytes", "Memory that bodies take which the gateway has read to find their cells.", nil, nil)
+	bodyBytes        = prometheus.NewDesc("queued_gateway_body_bytes", "Memory that bodies of calls take.", nil, nil)
 	placementVersion = prometheus.NewDesc("queued_placement_version", "The version of the placements of queues that this gateway goes by.", nil, nil)
 	strayQueues      = prometheus.NewDesc("queued_cell_stray_queues", "Queues with events on the cell that are not placed there, as SQL or dead letters may bring about; claims find these events.", []string{"cell"}, nil)
 	keysVersion      = prometheus.NewDesc("queued_cell_keys_version", "The version of home's keys that the cell is known to have; for home itself the latest one that is known. Missing until then, and with one cell.", []string{"cell"}, nil)
@@ -121,8 +121,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			up = 1
 		}
 		set(cellUp, up, at.label)
-		set(held, float64(at.calls.used.Load()), at.label, "call")
-		set(held, float64(at.waiting.used.Load()), at.label, "wait")
+		set(held, float64(at.calls.inUse()), at.label, "call")
+		set(held, float64(at.waiting.inUse()), at.label, "wait")
 		set(heldBy, float64(at.calls.limit), at.label, "call")
 		set(heldBy, float64(at.waiting.limit), at.label, "wait")
 		set(strayQueues, float64(c.g.strays.count(at)), at.label)
@@ -133,7 +133,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	if m := c.g.keys.home.Load(); m != nil {
 		set(keysVersion, float64(m.version), c.g.home().label)
 	}
-	set(bodyBytes, float64(c.g.bodies.used.Load()))
+	set(bodyBytes, float64(c.g.bodies.inUse()))
 	c.g.rounds.Collect(out)
 	version, _, known := c.g.placements.state()
 	if !known.IsZero() {

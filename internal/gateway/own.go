@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,46 +21,41 @@ import (
 const (
 	callerTime = time.Minute     // while home can be asked
 	callerLast = 5 * time.Minute // while it cannot
-	maxCallers = 1000
+	maxCallers = 10_000
 )
 
-// callers are those that home knows.
+// callers are those that home was asked about.
 type callers struct {
 	stopping atomic.Bool        // /readyz says that the gateway stops
 	asking   singleflight.Group // of home about one caller, by the hash and the mark: for all calls of it that come meanwhile
 
 	mu    sync.Mutex
-	known map[[sha256.Size]byte]caller // by the hash of Authorization
+	known map[holder]caller // by the hash of Authorization
 }
 
-// A caller is one that home has known.
+// A caller is what home has said of one.
 type caller struct {
-	at   time.Time
-	keys mark // of home, as the gateway knew of it then
+	at      time.Time
+	keys    mark // of home, as the gateway knew of it then
+	isKnown bool
 }
 
-func newCallers() *callers { return &callers{known: make(map[[sha256.Size]byte]caller)} }
+func newCallers() *callers { return &callers{known: make(map[holder]caller)} }
 
-func (k *callers) get(hash [sha256.Size]byte) (caller, bool) {
+func (k *callers) get(hash holder) (caller, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	found, ok := k.known[hash]
 	return found, ok
 }
 
-func (k *callers) put(hash [sha256.Size]byte, found caller) {
+func (k *callers) put(hash holder, found caller) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.known) >= maxCallers { // all are asked for anew
 		clear(k.known)
 	}
 	k.known[hash] = found
-}
-
-func (k *callers) remove(hash [sha256.Size]byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.known, hash)
 }
 
 // keysMark is how far changes of home's keys are known: what was found out under another one may be wrong.
@@ -111,63 +105,81 @@ func unknownCaller(err error) error {
 	return away(home, "Home, cell 0, which knows the callers, does not answer. Retry.", errors.New(err.Error()))
 }
 
-// checkKnownCaller makes sure that home knows the caller of r, or knew it lately: for calls that cells check, too. It fails as admit does.
-func (g *Gateway) checkKnownCaller(c *call, r *http.Request) error {
-	hash := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-	now, keys := time.Now(), g.keysMark()
-	found, isKnown := g.callers.get(hash)
-	isKnown = isKnown && found.keys == keys && now.Sub(found.at) <= callerLast
-	if isKnown && now.Sub(found.at) <= callerTime {
-		return nil
+// recognize finds out whether home knows the caller of r, for what the call may hold: home is asked once a minute, and its last word counts for a while if it does not answer. What a caller may
+// do the cells decide.
+func (g *Gateway) recognize(c *call, r *http.Request) {
+	hash, keys := hashOfCaller(r), g.keysMark()
+	found, isThere := g.callers.get(hash)
+	age := time.Since(found.at)
+	isThere = isThere && found.keys == keys && age <= callerLast
+	if !isThere || age > callerTime {
+		learned, err := g.learn(c, r, hash, keys)
+		if err == nil {
+			found = learned
+		} else if !isThere {
+			return
+		}
 	}
-	err := g.learn(c, r, hash, keys)
-	refused, isAnswer := errors.AsType[*answered](err)
-	switch {
-	case err == nil:
-		return nil
-	case isAnswer && refused.status < http.StatusInternalServerError:
-		g.callers.remove(hash)
-		return refused
-	case r.Context().Err() != nil:
-		return r.Context().Err()
-	case !isKnown:
-		return unknownCaller(err)
+	if c.isKnown = found.isKnown; c.isKnown {
+		c.holder = hash
 	}
-	return nil
 }
 
-// learn asks home about the caller of r, once for all calls of it that come meanwhile, and remembers that home knows it.
-func (g *Gateway) learn(c *call, r *http.Request, hash [sha256.Size]byte, keys mark) error {
+// checkKnownCaller makes sure that home knows the caller of r, or knew it lately: for calls that cells check, too. It fails as admit does.
+func (g *Gateway) checkKnownCaller(c *call, r *http.Request) error {
+	if c.isKnown {
+		return nil
+	}
+	now, keys := time.Now(), g.keysMark()
+	err := g.admit(c, r)
+	if err == nil {
+		g.callers.put(hashOfCaller(r), caller{now, keys, true})
+	}
+	return err
+}
+
+// learn asks home about the caller of r, once for all calls of it that come meanwhile, and remembers the answer. It fails if there is none.
+func (g *Gateway) learn(c *call, r *http.Request, hash holder, keys mark) (caller, error) {
 	id, header, now := c.id, callerHeader(r), time.Now()                                       // the call may be over before home has answered the others
 	answers := g.callers.asking.DoChan(fmt.Sprintf("%x %v", hash, keys), func() (any, error) { //nolint:contextcheck // it is for other calls, too
-		err := g.askCaller(id, header)
+		isKnown, err := g.askCaller(id, header)
+		learned := caller{now, keys, isKnown}
 		if err == nil {
-			g.callers.put(hash, caller{now, keys})
+			g.callers.put(hash, learned)
 		}
-		return nil, err
+		return learned, err
 	})
 	select {
 	case answer := <-answers:
-		return answer.Err
+		return answer.Val.(caller), answer.Err
 	case <-r.Context().Done():
-		return r.Context().Err()
+		return caller{}, r.Context().Err()
 	}
 }
 
 // askCaller asks home whether it knows a caller, for all calls of it: none of them ends it.
-func (g *Gateway) askCaller(requestID string, header http.Header) error {
+func (g *Gateway) askCaller(requestID string, header http.Header) (isKnown bool, err error) {
 	at := g.home()
 	if !at.isUp() {
-		return errAway
+		return false, errAway
 	}
-	if !at.calls.enter() {
-		return full("Home holds as many calls as it may.")
+	leave, err := g.takePlace(&at.calls, at, itself)
+	if err != nil {
+		return false, err
 	}
-	defer at.calls.leave()
+	defer leave()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
 	header["X-Request-Id"] = []string{requestID}
-	return at.do(ctx, http.MethodGet, "/keys/self", header, nil, nil)
+	err = at.do(ctx, http.MethodGet, "/keys/self", header, nil, nil)
+	refused, isAnswer := errors.AsType[*answered](err)
+	switch {
+	case err == nil, isAnswer && refused.status == http.StatusTooManyRequests: // of a key that it knows
+		return true, nil
+	case isAnswer && refused.status < http.StatusInternalServerError:
+		return false, nil
+	}
+	return false, err
 }
 
 // answerJSON answers with a value.

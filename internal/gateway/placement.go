@@ -396,11 +396,11 @@ func (g *Gateway) placeOn(c *call, r *http.Request, queue string, number int) (*
 	if !at.isUp() {
 		return nil, away(home, "The queue is placed nowhere yet, and home, cell 0, which places queues, cannot be used. Nothing was done; retry.", nil)
 	}
-	if !at.calls.enter() {
-		g.metrics.refused.WithLabelValues(at.label).Inc()
-		return nil, full("Home, which places queues, holds as many calls as it may. Nothing was done; retry with growing pauses.")
+	leave, err := g.takePlace(&at.calls, at, c.holder)
+	if err != nil {
+		return nil, err
 	}
-	defer at.calls.leave()
+	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), placeTime)
 	defer cancel()
 	made, err := askPlacement(ctx, c, r, at, queue, number)

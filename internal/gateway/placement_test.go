@@ -320,7 +320,7 @@ func TestClaimFollowsItsQueueWhileItWaits(t *testing.T) {
 	}()
 	e.want(200, `{"id":7}`, "POST", "/claim", `{"queue":"q","limit":7,"wait":"50s"}`)
 	e.until("the cells hold nothing", func() bool {
-		return e.gateway.cell(0).waiting.used.Load()+e.gateway.cell(1).waiting.used.Load() == 0
+		return e.gateway.cell(0).waiting.inUse()+e.gateway.cell(1).waiting.inUse() == 0
 	})
 	e.gateway.placements.mu.RLock()
 	defer e.gateway.placements.mu.RUnlock()
@@ -365,7 +365,7 @@ func TestLargeBodiesOfClaimsAreRefused(t *testing.T) {
 	}
 	e.want(200, "events", "POST", "/claim", body(40<<10))
 	e.wantProblem(overloaded, -1, "POST", "/claim", body(maxClaimBody-100)) // more than all may take
-	e.until("nothing is held", func() bool { return e.gateway.bodies.used.Load() == 0 })
+	e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
 	large := setup(t, nil, home, one)
 	large.want(200, "events", "POST", "/claim", body(maxClaimBody-100))
 	large.wantProblem(bodyTooLarge, -1, "POST", "/claim", body(maxClaimBody+100))

@@ -28,7 +28,7 @@ var (
 	queueLeased      = problemType{409, "queue_leased", "Queue has leased events"}
 	cellInUse        = problemType{409, "cell_in_use", "Cell in use"}
 	validationFailed = problemType{422, "validation_failed", "Validation failed"}
-	cellNotFound      = problemType{404, "cell_not_found", "Cell not found"}
+	cellNotFound     = problemType{404, "cell_not_found", "Cell not found"}
 	severalCells     = problemType{409, "several_cells", "Several cells"}
 	outcomeUnknown   = problemType{502, "outcome_unknown", "Outcome unknown"}
 	cellUnavailable  = problemType{503, "cell_unavailable", "Cell unavailable"}

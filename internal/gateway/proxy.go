@@ -21,7 +21,7 @@ import (
 // maxCopy is how much of an answer is on its way in the gateway, in bytes, besides the buffers of connections.
 const maxCopy = 16 << 10
 
-// newProxy returns what passes requests and answers on. ReverseProxy removes the fields that are for one connection, copies bodies and trailers, and breaks off the answer
+// newProxy returns what passes requests and answers on. ReverseProxy removes the fields that are for one connection, copies bodies and the trailers of answers, and breaks off the answer
 // when the cell breaks off its own.
 func (g *Gateway) newProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
@@ -30,13 +30,6 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		FlushInterval: -1, // at once
 		BufferPool:    newCopyBuffers(),
 		ErrorLog:      stdlog.New(warnings{g.log}, "", 0),
-		ModifyResponse: func(resp *http.Response) error {
-			// The cell has refused the rest of the body. Else the server would read that before it answers.
-			if resp.Close && resp.StatusCode >= http.StatusBadRequest && resp.Request.ContentLength != 0 && resp.Request.ProtoMajor == 1 {
-				callOf(resp.Request.Context()).Header().Set("Connection", "close")
-			}
-			return nil
-		},
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
 			c := callOf(r.Context())
 			g.fail(c, r, err)
@@ -112,7 +105,7 @@ func (g *Gateway) send(c *call, to *cell, r *http.Request) (*http.Response, erro
 
 // sendCall is send for a call that is broken off when its client goes.
 func (g *Gateway) sendCall(c *call, to *cell, r *http.Request) (*http.Response, error) { //nolint:contextcheck // see AfterFunc
-	places, life, err := g.enter(c, to)
+	leave, life, err := g.enter(c, to)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +114,7 @@ func (g *Gateway) sendCall(c *call, to *cell, r *http.Request) (*http.Response, 
 	end := func() {
 		stop()
 		cancel(nil)
-		places.leave()
+		leave()
 	}
 	resp, err := g.try(c, to, r.WithContext(ctx))
 	if err != nil {
@@ -136,21 +129,18 @@ func (g *Gateway) sendCall(c *call, to *cell, r *http.Request) (*http.Response, 
 	return resp, nil
 }
 
-// enter takes a place for a call at a cell, and returns when such calls end there.
-func (g *Gateway) enter(c *call, to *cell) (places *slots, life context.Context, err error) {
+// enter takes a place for a call at a cell, and returns what gives it back, and when such calls end there.
+func (g *Gateway) enter(c *call, to *cell) (leave func(), life context.Context, err error) {
 	s := to.state.Load()
 	if !s.usable {
 		return nil, nil, away(to.number, "Cell "+to.label+" is needed for this call and cannot be used. "+s.why+" Nothing was done; retry.", nil)
 	}
-	places, life = &to.calls, s.life
+	places, life := &to.calls, s.life
 	if c.mayWait {
 		places, life = &to.waiting, s.waitLife
 	}
-	if !places.enter() {
-		g.metrics.refused.WithLabelValues(to.label).Inc()
-		return nil, nil, full("Cell " + to.label + " holds as many calls as it may. Nothing was done; retry with growing pauses.")
-	}
-	return places, life, nil
+	leave, err = g.takePlace(places, to, c.holder)
+	return leave, life, err
 }
 
 // try sends r to a cell, once more if the cell has refused the connection.
@@ -166,7 +156,7 @@ func (g *Gateway) try(c *call, to *cell, r *http.Request) (*http.Response, error
 			out.Header["Origin"] = []string{to.origin}
 		}
 		if r.Body != nil {
-			out.Body = &requestBody{r.Body, c, out}
+			out.Body = io.NopCloser(r.Body) // it stays open, as a connection that was refused is tried again
 		}
 		resp, err := to.transport.RoundTrip(out)
 		if err == nil || !isFirst || !isDial(err) || r.Context().Err() != nil {
@@ -194,8 +184,6 @@ func explain(c *call, to *cell, r *http.Request, err, cause error) error {
 		return r.Context().Err()
 	case errors.Is(cause, errDraining):
 		return &problem{problemType: notReady, detail: "The gateway is shutting down. Nothing was done; retry.", retry: 1, cause: errDraining}
-	case c.bodyErr.Load() != nil:
-		return cutOff(*c.bodyErr.Load())
 	case errors.Is(cause, errAway):
 		err = errAway
 	case isDial(err), isHandshake(err):
@@ -208,31 +196,6 @@ func explain(c *call, to *cell, r *http.Request, err, cause error) error {
 	p.cell, p.cause = &to.number, err
 	return p
 }
-
-// A requestBody is the body of a request on its way to a cell. It stays open, as a connection that was refused is tried again; the server closes it in the end.
-type requestBody struct {
-	io.Reader
-	call *call
-	out  *http.Request
-}
-
-// Read implements io.Reader. It notes the errors of the client, and passes on the trailer, which ReverseProxy does not.
-func (b *requestBody) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	switch {
-	case err == nil:
-	case !errors.Is(err, io.EOF):
-		b.call.bodyErr.CompareAndSwap(nil, &err)
-	case b.out.Trailer != nil:
-		for name := range b.out.Trailer {
-			b.out.Trailer[name] = b.call.trailer[name]
-		}
-	}
-	return n, err
-}
-
-// Close implements io.Closer.
-func (*requestBody) Close() error { return nil }
 
 // An answerBody is the body of a cell's answer.
 type answerBody struct {

@@ -236,6 +236,7 @@ func (g *Gateway) routed(found *route) http.Handler {
 		if found != nil {
 			c.mayWait = found.waits || found.waitsIf && queryOf(r, "wait", "") != ""
 		}
+		g.recognize(c, r)
 		var err error
 		only := g.single()
 		switch {
@@ -247,6 +248,9 @@ func (g *Gateway) routed(found *route) http.Handler {
 			c.target = g.home()
 		default:
 			err = found.choose(g, c, r)
+		}
+		if err == nil {
+			_, err = g.peek(c, r, g.cfg.MaxBody)
 		}
 		if err == nil && c.answer != nil {
 			err = c.answer(r)

@@ -81,7 +81,7 @@ func (g *Gateway) turnCell(queue string, set cellSet) (*cell, error) {
 	if waited := g.waits.waited(queue, cells); len(waited) > 0 {
 		cells = waited
 	}
-	return slices.MinFunc(cells, func(a, b *cell) int { return int(a.calls.used.Load() - b.calls.used.Load()) }), nil
+	return slices.MinFunc(cells, func(a, b *cell) int { return int(a.calls.inUse() - b.calls.inUse()) }), nil
 }
 
 // usable returns the cells of a set that can be used.

@@ -44,11 +44,11 @@ func TestEventsOfASpreadQueueGoToItsCellsInTurn(t *testing.T) {
 		t.Errorf("events of wide went to %v", got)
 	}
 	// Those in use hold calls, so the others are taken.
-	e.gateway.cell(1).calls.used.Add(5)
+	e.gateway.cell(1).calls.take(strangers, 5)
 	for range 10 {
 		e.want(201, "", "POST", "/events?queue=pair", "{}")
 	}
-	e.gateway.cell(1).calls.used.Add(-5)
+	e.gateway.cell(1).calls.give(strangers, 5)
 	if got := countOf(came("pair")); got[2] != 25 {
 		t.Errorf("events of pair went to %v", got)
 	}
@@ -201,7 +201,7 @@ func TestClaimsThatWaitDivideThemselvesAmongTheCells(t *testing.T) {
 	for range waiters {
 		all.Go(func() { answers <- e.call("POST", "/claim", `{"queue":"wide","limit":7,"wait":"60s"}`).body })
 	}
-	waiting := func(number int) int64 { return e.gateway.cell(number).waiting.used.Load() }
+	waiting := func(number int) int64 { return e.gateway.cell(number).waiting.inUse() }
 	e.until("three wait at each cell", func() bool { return waiting(0) == 3 && waiting(1) == 3 && waiting(2) == 3 })
 	for i := range events {
 		events[i] <- fmt.Sprint(i)
@@ -272,7 +272,7 @@ func TestClaimOfASpreadQueueWhoseClientGoesLeavesNothing(t *testing.T) {
 	e.until("nothing is held", func() bool {
 		held := int64(0)
 		for _, at := range e.gateway.cells() {
-			held += at.waiting.used.Load() + at.calls.used.Load()
+			held += at.waiting.inUse() + at.calls.inUse()
 		}
 		return held == 0 && len(e.gateway.waits.waited("wide", e.gateway.cells())) == 0
 	})

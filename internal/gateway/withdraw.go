@@ -81,7 +81,7 @@ type sentClaim struct {
 	trace      httptrace.ClientTrace
 	request    *http.Request
 	ctx        context.Context
-	places     *slots
+	leave      func() // gives the place back
 	stopClient func() bool
 	stopLife   func() bool
 }
@@ -102,11 +102,11 @@ func (g *Gateway) sendClaim(c *call, to *cell, r *http.Request) (*http.Response,
 //
 //go:noinline
 func (g *Gateway) beginClaim(c *call, to *cell, r *http.Request) (*sentClaim, error) { //nolint:contextcheck // see AfterFunc
-	places, life, err := g.enter(c, to)
+	leave, life, err := g.enter(c, to)
 	if err != nil {
 		return nil, err
 	}
-	sent := &sentClaim{places: places}
+	sent := &sentClaim{leave: leave}
 	sent.ctx, sent.cancel = context.WithCancelCause(context.WithoutCancel(r.Context()))
 	sent.stopClient = context.AfterFunc(r.Context(), func() { sent.withdraw(context.Cause(r.Context())) }) //nolint:contextcheck // it ends with it
 	sent.stopLife = context.AfterFunc(life, func() {                                                       //nolint:contextcheck // it is the cell's, beside that of r
@@ -126,7 +126,7 @@ func (s *sentClaim) end() {
 	s.stopClient()
 	s.stopLife()
 	s.cancel(nil)
-	s.places.leave()
+	s.leave()
 }
 
 // endClaim returns what sendClaim does, of the answer to a claim or the error instead.
@@ -168,7 +168,7 @@ func (g *Gateway) takeBack(c *call, to *cell, r *http.Request, resp *http.Respon
 	}
 	late := time.AfterFunc(releaseTime, func() { _ = all.Close() })
 	defer late.Stop()
-	l := &leases{at: to, call: c, g: g}
+	l := &leases{at: to, from: callerHeader(r), call: c, g: g}
 	rest := io.Reader(&claimBody{ReadCloser: all, leases: l})
 	if resp.ContentLength > 0 {
 		rest = io.LimitReader(rest, resp.ContentLength-1)
