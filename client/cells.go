@@ -203,6 +203,8 @@ type Placement struct {
 	Past Cells `json:"past"`
 	// Asked are those where inserts with an idempotency key went until Since, and that are asked first whether they know a key until Until.
 	Asked []AskedCells `json:"asked"`
+	// FirstUse: the first call about the queue has placed it, and nobody else since. Gateways remove it again if the queue is not used within a day.
+	FirstUse bool `json:"first_use,omitzero"`
 	// Removed placements are only in listings of changes.
 	Removed   bool      `json:"removed,omitzero"`
 	UpdatedAt time.Time `json:"updated_at"`

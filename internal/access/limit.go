@@ -36,6 +36,17 @@ func (g *Grant) Take() (limit *Limit, ok bool) {
 	}, retry == 0
 }
 
+// PlacesPerHour is how many queues a key may place in an hour, in one process; one with the scope manage for all queues may place any number.
+const PlacesPerHour = 1000
+
+// TakePlace counts a queue that the caller places. It returns after how long the caller may place one more; zero: this one may be placed.
+func (g *Grant) TakePlace() (retry time.Duration) {
+	if g.counted == nil || g.Has(Manage) && !g.IsRestricted() {
+		return 0
+	}
+	return ratelimit.Take(g.counted.places, g.svc.now())
+}
+
 // limiterOf returns the limiter of a limit, and nil if there is none. before is that of the same key as it was, or nil.
 func limiterOf(r *Rate, before *rate.Limiter) *rate.Limiter {
 	if r == nil {

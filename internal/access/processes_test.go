@@ -275,3 +275,28 @@ func TestKeyThatIsDeletedWhileItIsLookedUpLetsNobodyIn(t *testing.T) {
 		t.Errorf("got %+v, %v, found %t, want ErrUnauthorized", g, err, isFound)
 	}
 }
+
+func TestWhoManagesAllQueuesPlacesAnyNumber(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, pgtest.New(t))
+	for _, test := range []struct {
+		params CreateParams
+		want   bool // there is a limit
+	}{
+		{CreateParams{Scopes: []Scope{Admin}}, false},
+		{CreateParams{Scopes: []Scope{Publish}}, true},
+		{CreateParams{Scopes: []Scope{Publish, Manage}}, false},
+		{CreateParams{Scopes: []Scope{Publish, Manage}, Queues: []string{"q*"}, Topics: []string{"q.**"}}, true},
+	} {
+		_, text := create(t, s, test.params)
+		retry := time.Duration(0)
+		for range PlacesPerHour + 10 {
+			if retry = authenticate(t, s, text).TakePlace(); retry > 0 {
+				break
+			}
+		}
+		if retry > 0 != test.want || retry > 4*time.Second { // one more comes in 3.6 s
+			t.Errorf("%v: retry after %v", test.params, retry)
+		}
+	}
+}

@@ -14,10 +14,11 @@ type usage struct {
 	usedAt   *atomic.Int64 // Unix time in nanoseconds; zero: not since the service began
 	recorded *atomic.Int64 // the usedAt that the database has
 	limiter  *rate.Limiter // nil: there is no limit
+	places   *rate.Limiter // of queues that the key places
 }
 
 func newUsage(limit *Rate, usedAt *time.Time) *usage {
-	u := &usage{usedAt: new(atomic.Int64), recorded: new(atomic.Int64), limiter: limiterOf(limit, nil)}
+	u := &usage{usedAt: new(atomic.Int64), recorded: new(atomic.Int64), limiter: limiterOf(limit, nil), places: rate.NewLimiter(rate.Limit(PlacesPerHour)/3600, PlacesPerHour)}
 	if usedAt != nil {
 		u.usedAt.Store(usedAt.UnixNano())
 		u.recorded.Store(usedAt.UnixNano())
@@ -27,7 +28,7 @@ func newUsage(limit *Rate, usedAt *time.Time) *usage {
 
 // with returns the usage of the same key under a limit. An equal limit keeps its count.
 func (u *usage) with(limit *Rate) *usage {
-	return &usage{usedAt: u.usedAt, recorded: u.recorded, limiter: limiterOf(limit, u.limiter)}
+	return &usage{usedAt: u.usedAt, recorded: u.recorded, limiter: limiterOf(limit, u.limiter), places: u.places}
 }
 
 // useResolution is how exactly the use of a key is known: most calls of a busy key then write nothing to memory that others share.

@@ -18,7 +18,7 @@ type placementRow struct {
 	Asked  json.RawMessage
 }
 
-const placementColumns = `queue, cells, placed_at, former, keys_cells, keys_until, past, asked, is_removed, updated_at, version`
+const placementColumns = `queue, cells, placed_at, former, keys_cells, keys_until, past, asked, is_first_use, is_removed, updated_at, version`
 
 func (r *placementRow) placement() (Placement, error) {
 	p := r.Placement
@@ -46,7 +46,7 @@ func (s *Service) Place(ctx context.Context, p PlaceParams) (Placement, error) {
 	if !p.KeysNow {
 		retention = &s.cfg.KeyRetention
 	}
-	return s.change(ctx, "placing a queue", `agent.place_queue($1, $2, $3, $4, $5, $6)`, p.Queue, []int(p.Cells), retention, p.IfVersions, p.IfExists, p.IfAbsent)
+	return s.change(ctx, "placing a queue", `agent.place_queue($1, $2, $3, $4, $5, $6, $7)`, p.Queue, []int(p.Cells), retention, p.IfVersions, p.IfExists, p.IfAbsent, p.IsFirstUse)
 }
 
 // Drained notes that former cells, nil for all, hold no events of a queue any more. It fails with ErrNotHome, ErrNotPlaced, and ErrStale if the version of the

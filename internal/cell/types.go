@@ -132,10 +132,12 @@ type Placement struct {
 	KeysCells Set
 	Past      Set // that it was on before, whether Former still or empty: they have history of it
 	// Asked are those that may know idempotency keys still, when inserts go elsewhere.
-	Asked     []Asked
-	IsRemoved bool
-	UpdatedAt time.Time
-	Version   int64
+	Asked []Asked
+	// IsFirstUse: the first call about the queue has placed it, and nobody else since.
+	IsFirstUse bool
+	IsRemoved  bool
+	UpdatedAt  time.Time
+	Version    int64
 }
 
 // Asked is cells that inserts with an idempotency key went to until Since, and that are asked for the key of each before it is inserted elsewhere, until Until.
@@ -160,6 +162,7 @@ type PlaceParams struct {
 	IfVersions []int64
 	IfExists   bool
 	IfAbsent   bool
+	IsFirstUse bool // by the first call about the queue
 }
 
 // PlacementsParams say which placements to list.

@@ -277,7 +277,7 @@ func TestBatchThatItsCallerMayNotInsertIsACallOfEachCell(t *testing.T) {
 	}
 	asked := func() (n int) {
 		for _, at := range cells {
-			n += len(at.fakeCell.calls())
+			n += len(at.calls())
 		}
 		return n
 	}

@@ -53,7 +53,9 @@ type fakeCell struct {
 	version    int64
 	epoch      string
 	changed    chan struct{}
-	isFrozen   chan struct{} // not nil: nothing is answered until it is closed
+	isFrozen   chan struct{}    // not nil: nothing is answered until it is closed
+	pageSize   int              // of listings of placements; 0: one page has all
+	beforePage func(n int) bool // called before the page after n placements, and whether that is answered; nil: all are
 
 	override atomic.Pointer[override] // not nil: what is answered to all calls but the look-ups of the gateway
 }
@@ -198,12 +200,20 @@ func (f *fakeCell) claimForwarded(w http.ResponseWriter, r *http.Request) bool {
 // listPlacements answers with the placements beyond after_version, and waits for one.
 func (f *fakeCell) listPlacements(w http.ResponseWriter, r *http.Request) {
 	after, _ := strconv.ParseInt(r.URL.Query().Get("after_version"), 10, 64)
+	isNext := r.URL.Query().Has("cursor")
+	if isNext {
+		after, _ = strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64)
+	}
+	if f.beforePage != nil && isNext && !f.beforePage(int(after)) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
 	wait, _ := time.ParseDuration(r.URL.Query().Get("wait"))
 	late := time.After(wait)
 	for {
 		f.mu.Lock()
 		page := placementsPage{Placements: []*placement{}, Version: f.version, Epoch: f.epoch, Cells: append([]listed{}, f.listed...), KeptMS: f.kept.Milliseconds()}
-		page.Complete = after == 0 || after > f.version || r.URL.Query().Get("epoch") != f.epoch
+		page.Complete = !isNext && (after == 0 || after > f.version || r.URL.Query().Get("epoch") != f.epoch)
 		if page.Complete {
 			after = 0
 		}
@@ -212,9 +222,15 @@ func (f *fakeCell) listPlacements(w http.ResponseWriter, r *http.Request) {
 				page.Placements = append(page.Placements, &p)
 			}
 		}
+		slices.SortFunc(page.Placements, func(a, b *placement) int { return cmp.Compare(a.Version, b.Version) })
+		if f.pageSize > 0 && len(page.Placements) > f.pageSize {
+			page.Placements = page.Placements[:f.pageSize]
+			next := itoa(page.Placements[f.pageSize-1].Version)
+			page.Next = &next
+		}
 		changed := f.changed
 		f.mu.Unlock()
-		if page.Version == after && !page.Complete && wait > 0 {
+		if !isNext && page.Version == after && !page.Complete && wait > 0 {
 			select {
 			case <-changed:
 				continue

@@ -38,7 +38,7 @@ type Config struct {
 	MaxBody       int64 // bytes of a body; zero: 8 MiB
 	MaxBodyMemory int64 // bytes that the bodies of all calls may take; zero: 64 MiB, or eight of the longest if that is more
 
-	emptyEvery, emptyAfter time.Duration // of tests; zero: the constants
+	emptyEvery, emptyAfter, unusedEvery, unusedAfter time.Duration // of tests; zero: the constants
 
 	LogAll bool // log every request at info; false: successful busy calls at debug
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then refused; nil: clients need no
@@ -93,6 +93,7 @@ func New(cfg Config) (*Gateway, error) {
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
 	cfg.MaxBodyMemory = cmp.Or(cfg.MaxBodyMemory, max(defaultBodyMemory, 8*(cfg.MaxBody+1)))
 	cfg.emptyEvery, cfg.emptyAfter = cmp.Or(cfg.emptyEvery, emptyEvery), cmp.Or(cfg.emptyAfter, emptyAfter)
+	cfg.unusedEvery, cfg.unusedAfter = cmp.Or(cfg.unusedEvery, unusedEvery), cmp.Or(cfg.unusedAfter, unusedAfter)
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
@@ -126,6 +127,7 @@ func (g *Gateway) Run(ctx context.Context) {
 		g.watch(ctx, at)
 	}
 	g.watching.Go(func() { g.findEmpty(ctx) })
+	g.watching.Go(func() { g.findUnused(ctx) })
 	g.watching.Go(func() { g.followHome(ctx, g.keys) })
 	g.follow(ctx)
 }

@@ -65,6 +65,11 @@ type placement struct {
 	Past    *cellSet `json:"past"`             // that it was on at some time; nil: home does not say
 	Removed bool     `json:"removed,omitzero"` // in listings of changes: the queue is placed nowhere any more
 	Version int64    `json:"version"`
+
+	PlacedAt time.Time `json:"placed_at"`
+	FirstUse bool      `json:"first_use,omitzero"` // the first call about the queue has placed it, and nobody else since
+
+	reading int // during which it was read
 }
 
 // Former cells are those that a queue was placed on until a time, and that may hold events of it still.
@@ -111,6 +116,9 @@ func (p *placement) keyed(now time.Time) cellSet {
 type placements struct {
 	mu       sync.RWMutex
 	byQueue  map[string]*placement
+	onCell   map[int]placedOn
+	away     int       // of them, those that are not at home
+	reading  int       // grows with each reading of all placements
 	version  int64     // of the latest change; what is not known has a greater one
 	epoch    string    // that the version is of
 	known    time.Time // when home last said that nothing was missing; zero: never
@@ -119,14 +127,17 @@ type placements struct {
 	first        chan struct{} // closed once placements are known
 	keyRetention atomic.Int64  // how long keys of inserts are remembered, as a time.Duration; zero: home does not say
 
-	allAtHome atomic.Bool // it is known that no queue is placed elsewhere; false again only with a page of all placements
+	allAtHome atomic.Bool // it is known that no queue is placed elsewhere; true again only once all placements were read
 }
+
+// placedOn is how many queues are on a cell, but for those that are on all, and how many were and may have events there still.
+type placedOn struct{ placed, before int64 }
 
 // A watcher waits for a change of the placement of one queue.
 type watcher struct{ changed func() }
 
 func newPlacements() *placements {
-	return &placements{first: make(chan struct{}), byQueue: make(map[string]*placement), watchers: make(map[string]map[*watcher]struct{})}
+	return &placements{first: make(chan struct{}), byQueue: make(map[string]*placement), onCell: make(map[int]placedOn), watchers: make(map[string]map[*watcher]struct{})}
 }
 
 // get returns the placement of a queue, nil if it is placed nowhere. isKnown is false as long as home has not said what there is.
@@ -168,73 +179,105 @@ func (p *placements) those(test func(*placement) bool) []*placement {
 	return found
 }
 
-// count returns how many queues are on a cell, but for those that are on all, and how many were and may have events there still.
+// count returns how many queues are on a cell, and were.
 func (p *placements) count(number int) (placed, before int64) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	for _, one := range p.byQueue {
-		if slices.Contains(one.Cells, number) {
-			placed++
-		}
-		if slices.ContainsFunc(one.Former, func(f former) bool { return slices.Contains(f.Cells, number) }) {
-			before++
-		}
-	}
-	return placed, before
+	on := p.onCell[number]
+	return on.placed, on.before
 }
 
-// put adds one placement, unless a later one is known.
-func (p *placements) put(placed *placement) {
+// tally counts a placement that comes, by 1, or goes, by -1. The caller holds mu.
+func (p *placements) tally(placed *placement, by int64) {
+	for _, number := range placed.Cells {
+		on := p.onCell[number]
+		on.placed += by
+		p.onCell[number] = on
+	}
+	for _, f := range placed.Former {
+		for _, number := range f.Cells {
+			on := p.onCell[number]
+			on.before += by
+			p.onCell[number] = on
+		}
+	}
+	if !placed.isAtHome() {
+		p.away += int(by)
+	}
+}
+
+// put adds placements, unless later ones are known.
+func (p *placements) put(all ...*placement) {
 	p.mu.Lock()
-	changed := p.set(placed)
+	var notify []*watcher
+	for _, placed := range all {
+		notify = append(notify, p.set(placed)...)
+	}
 	p.mu.Unlock()
-	for _, w := range changed {
+	for _, w := range notify {
 		w.changed()
 	}
 }
 
-// set sets a placement and returns who waits for its change. The caller holds mu.
+// set sets a placement and returns who waits for its change. What was known before the latest reading of all placements is older, whatever its version: versions may have been given anew. The caller
+// holds mu.
 func (p *placements) set(placed *placement) []*watcher {
 	before := p.byQueue[placed.Queue]
-	if before != nil && before.Version >= placed.Version {
+	if before != nil && before.reading == p.reading && before.Version >= placed.Version {
 		return nil
 	}
+	if before != nil {
+		p.tally(before, -1)
+	}
+	placed.reading = p.reading
 	if p.byQueue[placed.Queue] = placed; placed.Removed {
 		delete(p.byQueue, placed.Queue)
-	} else if !placed.isAtHome() {
+	} else {
+		p.tally(placed, 1)
+	}
+	if p.away > 0 {
 		p.allAtHome.Store(false)
+	}
+	if p.watchers[placed.Queue] == nil || before != nil && before.isLike(placed) {
+		return nil
 	}
 	return slices.Collect(maps.Keys(p.watchers[placed.Queue]))
 }
 
-// update adds placements that have changed up to a version; or replaces all of them, if the page has all.
-func (p *placements) update(page *placementsPage, now time.Time) {
+// isLike reports whether two placements are the same, but for when they were read.
+func (p *placement) isLike(other *placement) bool {
+	one, two := *p, *other
+	one.reading, two.reading = 0, 0
+	return reflect.DeepEqual(one, two)
+}
+
+// readAll begins a reading of all placements: those that it does not find are no more at its end.
+func (p *placements) readAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reading++
+}
+
+// confirm notes that all changes up to those of a first page were read; or all placements.
+func (p *placements) confirm(first *placementsPage, now time.Time) {
 	p.mu.Lock()
 	var notify []*watcher
-	if page.Complete {
-		before := p.byQueue
-		p.byQueue = make(map[string]*placement, len(page.Placements))
-		for _, placed := range page.Placements {
-			p.byQueue[placed.Queue] = placed
-		}
-		for queue, watchers := range p.watchers {
-			if !reflect.DeepEqual(before[queue], p.byQueue[queue]) { // versions may have been given anew
-				notify = slices.AppendSeq(notify, maps.Keys(watchers))
+	if first.Complete {
+		for queue, placed := range p.byQueue {
+			if placed.reading == p.reading {
+				continue
 			}
+			p.tally(placed, -1)
+			delete(p.byQueue, queue)
+			notify = slices.AppendSeq(notify, maps.Keys(p.watchers[queue]))
 		}
-	} else {
-		for _, placed := range page.Placements {
-			notify = append(notify, p.set(placed)...)
-		}
+		p.allAtHome.Store(p.away == 0)
 	}
 	if p.known.IsZero() {
 		close(p.first)
 	}
-	p.version, p.epoch, p.known = page.Version, page.Epoch, now
-	p.keyRetention.Store(page.KeptMS * int64(time.Millisecond))
-	if page.Complete { // else set says so of each
-		p.allAtHome.Store(!slices.ContainsFunc(page.Placements, func(placed *placement) bool { return !placed.isAtHome() }))
-	}
+	p.version, p.epoch, p.known = first.Version, first.Epoch, now
+	p.keyRetention.Store(first.KeptMS * int64(time.Millisecond))
 	p.mu.Unlock()
 	for _, w := range notify {
 		w.changed()
@@ -286,6 +329,7 @@ func (g *Gateway) follow(ctx context.Context) {
 	at := g.home()
 	pause := time.Duration(0)
 	limiter := g.rounds.Loop("following placements").Limiter()
+	var reading placementsReading
 	for ctx.Err() == nil {
 		if pause > 0 {
 			select {
@@ -300,7 +344,7 @@ func (g *Gateway) follow(ctx context.Context) {
 		}
 		before, _, _ := g.placements.state()
 		began := time.Now()
-		err := g.followOnce(ctx, at)
+		err := g.followOnce(ctx, at, &reading)
 		switch {
 		case err == nil:
 			after, _, _ := g.placements.state()
@@ -312,37 +356,54 @@ func (g *Gateway) follow(ctx context.Context) {
 	}
 }
 
+// A placementsReading is how far placements were read, page by page, to go on from there after a failure.
+type placementsReading struct {
+	first *placementsPage // without its placements; nil: none was read
+	next  *string         // cursor of the next page
+}
+
 // followOnce asks home for changes, and waits for them.
-func (g *Gateway) followOnce(ctx context.Context, at *cell) error {
-	asking, cancel := context.WithTimeout(ctx, followWait+followSpare)
-	defer cancel()
+func (g *Gateway) followOnce(ctx context.Context, at *cell, reading *placementsReading) error {
 	version, epoch, known := g.placements.state()
 	query := url.Values{"limit": {"1000"}}
-	if !known.IsZero() {
-		query.Set("after_version", strconv.FormatInt(version, 10))
-		query.Set("wait", followWait.String())
-		if epoch != "" {
-			query.Set("epoch", epoch)
-		}
-	}
 	began := time.Now()
-	all, err := g.readPlacements(asking, at, query)
-	if err != nil {
-		return err
-	}
-	for next := all.Next; next != nil; {
-		query.Set("cursor", *next)
-		page, err := g.readPlacements(asking, at, query)
+	if reading.first == nil {
+		if !known.IsZero() {
+			query.Set("after_version", strconv.FormatInt(version, 10))
+			query.Set("wait", followWait.String())
+			if epoch != "" {
+				query.Set("epoch", epoch)
+			}
+		}
+		page, err := g.readPlacements(ctx, at, query)
 		if err != nil {
 			return err
 		}
-		all.Placements, next = append(all.Placements, page.Placements...), page.Next
+		if page.Cells != nil {
+			g.setListed(ctx, page.Cells) // before the placements, which may name them
+		}
+		if page.Complete {
+			g.placements.readAll()
+		}
+		g.placements.put(page.Placements...)
+		page.Placements = nil
+		reading.first, reading.next = page, page.Next
 	}
-	if all.Cells != nil {
-		g.setListed(ctx, all.Cells) // before the placements, which may name them
+	for reading.next != nil {
+		page, err := g.readPlacements(ctx, at, url.Values{"limit": {"1000"}, "cursor": {*reading.next}})
+		if refused, isAnswer := errors.AsType[*answered](err); isAnswer && refused.status < http.StatusInternalServerError { // it is not the home that has given the cursor
+			*reading = placementsReading{}
+		}
+		if err != nil {
+			return err
+		}
+		g.placements.put(page.Placements...)
+		reading.next = page.Next
 	}
-	g.placements.update(all, time.Now())
-	if all.Version == version && time.Since(began) < minFollow {
+	g.placements.confirm(reading.first, time.Now())
+	isChanged := reading.first.Version != version
+	*reading = placementsReading{}
+	if !isChanged && time.Since(began) < minFollow {
 		select {
 		case <-ctx.Done():
 		case <-time.After(minFollow):
@@ -352,6 +413,8 @@ func (g *Gateway) followOnce(ctx context.Context, at *cell) error {
 }
 
 func (g *Gateway) readPlacements(ctx context.Context, at *cell, query url.Values) (*placementsPage, error) {
+	ctx, cancel := context.WithTimeout(ctx, followWait+followSpare)
+	defer cancel()
 	page := new(placementsPage)
 	if err := at.do(ctx, http.MethodGet, "/placements?"+query.Encode(), at.ownHeader(), nil, page); err != nil {
 		return nil, err

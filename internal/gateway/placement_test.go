@@ -37,6 +37,112 @@ func insertable(fakes ...*fakeCell) func(queue string) []int {
 	}
 }
 
+// However many placements there are, and however often home goes away meanwhile, a gateway reads each page once, uses what it has read, and goes on by what is known of changes.
+func TestPlacementsAreReadPageByPage(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	came := insertable(home, one)
+	for i := range 10 {
+		home.put(placement{Queue: fmt.Sprint("q", i), Cells: []int{1}})
+	}
+	home.pageSize, home.epoch = 2, "a"
+	pages := map[int]int{}
+	failing := map[int]bool{2: true, 6: true}
+	half, goOn := make(chan struct{}), make(chan struct{})
+	home.beforePage = func(n int) bool {
+		pages[n]++
+		if n == 4 {
+			half <- struct{}{}
+			<-goOn
+		}
+		defer delete(failing, n)
+		return !failing[n]
+	}
+	e := start(t, nil, home, one)
+	<-half
+	e.until("cell 1 can be used", func() bool { return e.gateway.cell(1).isUp() })
+	e.want(201, "", "POST", "/events?queue=q3", "{}")
+	e.wantProblem(cellUnavailable, 0, "POST", "/events?queue=q9", "{}")
+	if err := e.gateway.ready(); err == nil {
+		t.Error("it is ready before it knows all placements")
+	}
+	goOn <- struct{}{}
+	e.until("it is ready", func() bool { return e.gateway.ready() == nil })
+	e.want(201, "", "POST", "/events?queue=q9", "{}")
+	if got := fmt.Sprint(pages); got != "map[2:2 4:1 6:2 8:1]" {
+		t.Errorf("pages were read %s times", got)
+	}
+	if placed, before := e.gateway.placements.count(1); placed != 10 || before != 0 {
+		t.Errorf("%d queues are on cell 1, and %d were", placed, before)
+	}
+
+	// Home is another one, which knows fewer and has given out the versions anew.
+	home.mu.Lock()
+	home.epoch, home.version = "b", 0
+	clear(home.placements)
+	for i := range 6 {
+		home.set(placement{Queue: fmt.Sprint("q", i), Cells: []int{i % 2}})
+	}
+	home.mu.Unlock()
+	<-half
+	e.until("what was read is known", func() bool { p, _ := e.gateway.placements.get("q2"); return p.Cells[0] == 0 })
+	e.want(201, "", "POST", "/events?queue=q2", "{}")
+	e.want(201, "", "POST", "/events?queue=q8", "{}") // it has not been read yet that this one is gone
+	if err := e.gateway.ready(); err != nil {
+		t.Errorf("it is not ready while it reads all again: %v", err)
+	}
+	goOn <- struct{}{}
+	e.until("what is gone is known", func() bool { p, _ := e.gateway.placements.get("q8"); return p == nil })
+	if placed, _ := e.gateway.placements.count(1); placed != 3 {
+		t.Errorf("%d queues are on cell 1, want 3", placed)
+	}
+	if got := fmt.Sprint(came("q2"), came("q8"), came("q9")); got != "[0] [1] [1]" {
+		t.Errorf("events came to %s", got)
+	}
+}
+
+func TestQueueThatWasNeverUsedIsPlacedNowhereAgain(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	long := time.Now().Add(-2 * time.Hour)
+	for _, name := range []string{"unused", "waiting", "done", "set"} {
+		home.put(placement{Queue: name, Cells: []int{1}, FirstUse: true, PlacedAt: long})
+	}
+	home.put(placement{Queue: "young", Cells: []int{1}, FirstUse: true, PlacedAt: time.Now()})
+	home.put(placement{Queue: "asked-for", Cells: []int{1}, PlacedAt: long})
+	home.put(placement{Queue: "moved", Cells: []int{1}, FirstUse: true, PlacedAt: long, Former: []former{{Cells: cellSet{0}, Since: time.Now()}}})
+	one.mux.HandleFunc("GET /cell/queues/{name}", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, map[bool]string{true: `{"policy":{},"push":null}`, false: `{"policy":null,"push":null}`}[r.PathValue("name") == "set"])
+	})
+	one.mux.HandleFunc("GET /queues/{name}", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"ready":%d}`, map[string]int{"waiting": 1}[r.PathValue("name")])
+	})
+	one.mux.HandleFunc("GET /history", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, map[bool]string{true: `{"events":[{}]}`, false: `{"events":[]}`}[r.URL.Query().Get("queue") == "done"])
+	})
+	removed := make(chan string, 10)
+	home.mux.HandleFunc("DELETE /queues/{name}/placement", func(w http.ResponseWriter, r *http.Request) {
+		removed <- r.PathValue("name") + " " + r.Header.Get("If-Match")
+		home.put(placement{Queue: r.PathValue("name"), Removed: true})
+		w.WriteHeader(http.StatusNoContent)
+	})
+	e := setup(t, func(cfg *Config) { cfg.unusedEvery, cfg.unusedAfter = 10*time.Millisecond, time.Hour }, home, one)
+	e.until("it is placed nowhere", func() bool { p, _ := e.gateway.placements.get("unused"); return p == nil })
+	looks := func() (n int) {
+		for _, call := range one.calls() {
+			if strings.HasPrefix(call, "GET /queues/") {
+				n++
+			}
+		}
+		return n
+	}
+	before := looks()
+	e.until("others were looked at once", func() bool { return before <= 4 && len(removed) == 1 })
+	if got := <-removed; got != `unused "1"` {
+		t.Errorf("removed %s", got)
+	}
+}
+
 func TestFirstUseOfAQueuePlacesItOnceForAllGateways(t *testing.T) {
 	t.Parallel()
 	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}

@@ -7,9 +7,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
@@ -367,6 +370,44 @@ func TestQueueIsPlacedOnceByWhoeverUsesItFirst(t *testing.T) {
 		if got := place(queue, 5); !slices.Equal(got, []int{0}) {
 			t.Errorf("%s is placed on %v", queue, got)
 		}
+	}
+}
+
+func TestKeyPlacesSoManyQueuesAnHour(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
+	publisher := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Publish}, Queues: []string{"q*"}, Topics: []string{"q.**"}}))
+	manager := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Publish, access.Manage, access.Read}}))
+	var placing sync.WaitGroup
+	var refused atomic.Int64
+	for worker := range 4 {
+		placing.Go(func() {
+			for i := range access.PlacesPerHour/4 + 10 {
+				switch got := publisher.call("POST", fmt.Sprintf("/queues/q-%d-%d/placement", worker, i), `{"cell":1}`); got.status {
+				case http.StatusOK:
+				case http.StatusTooManyRequests:
+					refused.Add(1)
+					if got.wantProblem(problem.RateLimited); got.header.Get("Retry-After") == "" {
+						t.Error("there is no Retry-After")
+					}
+				default:
+					t.Errorf("%d %s", got.status, got.body)
+				}
+			}
+		})
+	}
+	placing.Wait()
+	if n := refused.Load(); n < 10 || n > 40 { // some come anew while it lasts
+		t.Errorf("%d queues were not placed, want 40", n)
+	}
+	publisher.call("POST", "/queues/q-0-0/placement", `{"cell":1}`).want(http.StatusOK) // it is placed
+	manager.call("POST", "/queues/more/placement", `{"cell":1}`).want(http.StatusOK)
+	if got := manager.call("GET", "/queues/more/placement", "").want(http.StatusOK).body; !strings.Contains(got, `"first_use":true`) {
+		t.Errorf("a first use has placed %s", got)
+	}
+	if got := manager.call("PUT", "/queues/more/placement", `{"cells":[2]}`).want(http.StatusOK).body; strings.Contains(got, `"first_use"`) {
+		t.Errorf("a manager has placed %s", got)
 	}
 }
 

@@ -3,9 +3,11 @@ package http
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
@@ -53,6 +55,7 @@ type placement struct {
 	Keys     *keysPlace    `json:"keys"` // null: inserts with an idempotency key go where all others go
 	Past     cellSet       `json:"past"`
 	Asked    []askedCells  `json:"asked"`
+	FirstUse bool          `json:"first_use,omitzero"`
 	Removed  bool          `json:"removed,omitzero"`
 
 	UpdatedAt time.Time `json:"updated_at"`
@@ -77,7 +80,7 @@ type keysPlace struct {
 
 func placementOf(p cell.Placement) placement {
 	out := placement{
-		Queue: p.Queue, Cells: cellSet(p.Cells), PlacedAt: p.PlacedAt, Past: cellSet(p.Past), Removed: p.IsRemoved, UpdatedAt: p.UpdatedAt, Version: p.Version,
+		Queue: p.Queue, Cells: cellSet(p.Cells), PlacedAt: p.PlacedAt, Past: cellSet(p.Past), FirstUse: p.IsFirstUse, Removed: p.IsRemoved, UpdatedAt: p.UpdatedAt, Version: p.Version,
 		Former: convert(p.Former, func(f cell.Former) formerCells { return formerCells{cellSet(f.Cells), f.Since} }),
 		Asked:  convert(p.Asked, func(a cell.Asked) askedCells { return askedCells{cellSet(a.Cells), a.Since, a.Until} }),
 	}
@@ -104,6 +107,9 @@ func (s *Server) putPlacement(r *http.Request, req putPlacementRequest) (reply, 
 	if err != nil {
 		return reply{}, err
 	}
+	if err := s.checkMayPlace(r); err != nil {
+		return reply{}, err
+	}
 	p, err := s.cells.Place(r.Context(), cell.PlaceParams{
 		Queue: req.Name, Cells: cells, KeysNow: req.Keys == "now",
 		IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(), IfAbsent: req.IfNoneMatch != nil,
@@ -126,6 +132,9 @@ func (s *Server) placeNewQueue(r *http.Request, req placeNewQueueRequest) (reply
 	if !errors.Is(err, cell.ErrNotPlaced) {
 		return replyOfPlacement(placed), err
 	}
+	if err := s.checkMayPlace(r); err != nil {
+		return reply{}, err
+	}
 	policy, counts, err := s.svc.Queue(r.Context(), req.Name, usedBefore, nil)
 	if err != nil {
 		return reply{}, err
@@ -133,11 +142,24 @@ func (s *Server) placeNewQueue(r *http.Request, req placeNewQueueRequest) (reply
 	if policy.Version > 0 || counts.Events()+counts.DoneLately+counts.ExpiredLately > 0 {
 		req.Cell = cell.Home
 	}
-	placed, err = s.cells.Place(r.Context(), cell.PlaceParams{Queue: req.Name, Cells: cell.Set{req.Cell}, IfAbsent: true})
+	placed, err = s.cells.Place(r.Context(), cell.PlaceParams{Queue: req.Name, Cells: cell.Set{req.Cell}, IfAbsent: true, IsFirstUse: true})
 	if errors.Is(err, cell.ErrStale) { // another caller was first
 		placed, err = s.cells.Placement(r.Context(), req.Name)
 	}
 	return replyOfPlacement(placed), err
+}
+
+// checkMayPlace counts a queue that the caller places, and fails beyond what a key may place in an hour.
+func (s *Server) checkMayPlace(r *http.Request) error {
+	if s.access == nil {
+		return nil
+	}
+	retry := logOf(r).grant.TakePlace()
+	if retry == 0 {
+		return nil
+	}
+	return problem.New(problem.RateLimited, fmt.Sprintf("The key has placed %d queues within an hour. Retry later, or place them with a key that has the scope manage for all queues.", access.PlacesPerHour)).
+		With("Retry-After", fmt.Sprint(int(retry/time.Second)))
 }
 
 type placementRequest struct {

@@ -132,7 +132,8 @@ $func$;
 -- Places a queue on cells (null: on all that take new queues), for its new events, from now on. Cells that it was placed on before and is no more are remembered as
 -- former until agent.drain_placement() says that they are empty, and as past for good: history of the queue is there. Inserts with an idempotency key go where they went for _key_retention more, so that they meet those
 -- before them, and then those cells are asked for them first as long again (see agent_service.leave_keys()); null: they follow at once. Placing it where it is changes nothing else. Raises QD070 if this is not home, QD003, and QD004 if the version of
--- the placement is none of _if_versions (null: any), if there is none and _if_exists, or if there is one and _if_absent.
+-- the placement is none of _if_versions (null: any), if there is none and _if_exists, or if there is one and _if_absent. _is_first_use is remembered: a queue that is not used then is placed
+-- nowhere again.
 create or replace function agent.place_queue
 ( _queue text
 , _cells int4[]
@@ -140,6 +141,7 @@ create or replace function agent.place_queue
 , _if_versions int8[] default null
 , _if_exists boolean default false
 , _if_absent boolean default false
+, _is_first_use boolean default false
 )
 returns agent.placement_info
 language plpgsql volatile
@@ -186,10 +188,10 @@ begin
     _past = array(select distinct c from unnest(_before.past || _before.cells) as c order by 1);
   end if;
   if not _exists then
-    insert into agent.placement as p (queue, cells, placed_at, updated_at)
-    values (_queue, _sorted, _now, _now)
+    insert into agent.placement as p (queue, cells, is_first_use, placed_at, updated_at)
+    values (_queue, _sorted, _is_first_use, _now, _now)
     on conflict on constraint placement_pkey do update
-    set cells = excluded.cells, past = _past, placed_at = _now, keys_cells = null, keys_until = null, asked = '[]', removed_at = null, updated_at = _now;
+    set cells = excluded.cells, is_first_use = _is_first_use, past = _past, placed_at = _now, keys_cells = null, keys_until = null, asked = '[]', removed_at = null, updated_at = _now;
   else
     -- Where keys go now, they stay.
     _keys = case when _before.keys_until > _now then _before.keys_cells else _before.cells end;
@@ -218,7 +220,7 @@ begin
       on conflict on constraint former_cell_pkey do update set since = _now; -- all, once more
     end if;
     update agent.placement p
-    set cells = _sorted, past = _past, keys_cells = case when _until is not null then _keys end, keys_until = _until, asked = _asked, updated_at = _now
+    set cells = _sorted, is_first_use = false, past = _past, keys_cells = case when _until is not null then _keys end, keys_until = _until, asked = _asked, updated_at = _now
     , placed_at = case when p.cells is distinct from _sorted then _now else p.placed_at end
     where p.queue = _queue;
   end if;
@@ -306,7 +308,7 @@ end
 $func$;
 
 -- Up to _limit placements with a version after _after_version, by their versions, of queues that one of the patterns stands for (null: of all). Those that were
--- removed are among them if _with_removed. For the service.
+-- removed are among them if _with_removed. Nearly all have nothing from before, and there may be a million: these are shown without a call of agent_private.placement_info(). For the service.
 create or replace function agent_service.list_placements(_after_version int8, _limit int4, _with_removed boolean, _queues text[] default null)
 returns setof agent.placement_info
 language plpgsql volatile
@@ -319,13 +321,19 @@ begin
   return query
   select i.*
   from
-  ( select o from agent.placement o
+  ( select o, o.keys_until is null and o.asked = '[]' and not exists (select from agent.former_cell f where f.queue = o.queue)
+    from agent.placement o
     where o.version > _after_version and (_with_removed or o.removed_at is null) and agent_private.is_queue_allowed(o.queue, _queues)
     order by o.version
     limit _limit
-  ) as p
-  cross join lateral agent_private.placement_info(p.o) i
-  order by i.version;
+  ) as p (o, is_plain)
+  cross join lateral
+  ( select (p.o).queue, (p.o).cells, (p.o).placed_at, jsonb '[]', null::int2[], null::timestamptz, (p.o).past, jsonb '[]', (p.o).is_first_use, (p.o).removed_at is not null, (p.o).updated_at, (p.o).version
+    where p.is_plain
+    union all
+    select shown.* from agent_private.placement_info(p.o) shown where not p.is_plain
+  ) as i
+  order by (p.o).version;
 end
 $func$;
 
@@ -391,7 +399,7 @@ as $func$
     )
   , case when k.is_live then _row.keys_cells end, case when k.is_live then _row.keys_until end, _row.past
   , (select coalesce(jsonb_agg(a.asked), '[]') from agent_private.live_asked(_row.asked, clock_timestamp()) as a (asked))
-  , _row.removed_at is not null, _row.updated_at, _row.version
+  , _row.is_first_use, _row.removed_at is not null, _row.updated_at, _row.version
   from (select coalesce(_row.keys_until > clock_timestamp(), false)) as k (is_live)
 $func$;
 

@@ -20,6 +20,7 @@ create table agent.placement
 , keys_until timestamptz
 , past int2[] default '{}'
 , asked jsonb not null default '[]'
+, is_first_use boolean not null default false
 , removed_at timestamptz
 , updated_at timestamptz not null default clock_timestamp()
 , version int8 not null
@@ -34,6 +35,9 @@ comment on column agent.placement.past is 'in ascending order, that it was on be
 comment on column agent.placement.asked is
   '[{"cells": [1, 2], "since": …, "until": …}]: cells that know keys still, and are asked for them in that time; cells '
   'are null for all';
+comment on column agent.placement.is_first_use is
+  'the first call about the queue has placed it, and nobody else since: if the queue was not used after that, gateways remove it'
+  ' again';
 comment on column agent.placement.removed_at is 'the placement is gone, and stays for those who follow changes by their versions';
 comment on column agent.placement.version is 'greater than that of every earlier change of any placement';
 create unique index placement_version on agent.placement (version);
@@ -67,6 +71,7 @@ create type agent.placement_info as
 , keys_until timestamptz
 , past int2[]
 , asked jsonb
+, is_first_use boolean
 , is_removed boolean
 , updated_at timestamptz
 , version int8
