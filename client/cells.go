@@ -420,17 +420,29 @@ type PutKeyCopy struct {
 	Detail string `json:"detail,omitzero"`
 }
 
-// PutKeyCopies puts copies of keys on a cell, at most 1,000, and returns what became of each.
-func (c *Client) PutKeyCopies(ctx context.Context, copies []json.RawMessage) ([]PutKeyCopy, error) {
-	var put putKeyCopies
-	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/cell/keys", Body: putKeyCopiesRequest{copies}}, &put)
-	return put.Keys, err
+// KeyCopiesPut are copies of keys for a cell.
+type KeyCopiesPut struct {
+	Keys []json.RawMessage `json:"keys"` // at most 1,000
+	// Epoch is that of home that the copies are of; empty: they are put by hand, and only keys that are not there yet are taken. Before is that of the copies that are on the cell, when it is another one.
+	Epoch  string `json:"epoch,omitzero"`
+	Before string `json:"before,omitzero"`
+	// Complete says that all keys of home have come in this epoch: copies that have not are deleted.
+	Complete bool `json:"complete,omitzero"`
 }
 
-type putKeyCopiesRequest struct {
-	Keys []json.RawMessage `json:"keys"`
-}
-
-type putKeyCopies struct {
+// PutKeyCopies are what became of copies, in their order.
+type PutKeyCopies struct {
 	Keys []PutKeyCopy `json:"keys"`
+	// Epoch is the one that copies are taken of; nil: these were put by hand. If it is another one than that of the copies, nothing was done.
+	Epoch *string `json:"epoch"`
+}
+
+// PutKeyCopies puts copies of home's keys on a cell, and returns what became of each.
+func (c *Client) PutKeyCopies(ctx context.Context, copies KeyCopiesPut) (PutKeyCopies, error) {
+	var put PutKeyCopies
+	if copies.Keys == nil {
+		copies.Keys = []json.RawMessage{}
+	}
+	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/cell/keys", Body: copies}, &put)
+	return put, err
 }

@@ -100,7 +100,7 @@ var wires = map[string]wire{
 		Limit int `query:"limit"`
 	}{}, response: cellQueues{}},
 	"listKeyCopies":  {query: KeyCopyFilter{}, response: KeyCopies{}},
-	"putKeyCopies":   {request: putKeyCopiesRequest{}, response: putKeyCopies{}},
+	"putKeyCopies":   {request: KeyCopiesPut{}, response: PutKeyCopies{}},
 	"listPlacements": {query: PlacementFilter{}, response: Placements{}},
 
 	"livez":  {},

@@ -67,13 +67,13 @@ func (c *gatewayStartCmd) serve(ctx context.Context, reader *settingsReader, log
 		return err
 	}
 	tcp := listener.Addr().(*net.TCPAddr)
-	if c.Key == "" && !isLoopback(tcp) {
+	if c.Key == "" && c.CellKeys == nil && !isLoopback(tcp) {
 		_ = listener.Close()
-		return usagef("%s: %s can be reached from other machines, and there is no key for the cells, which might then answer anybody. Set %s (or %s) to an admin key of every cell",
-			reader.name("listen"), tcp, envName("key"), envName("key-file"))
+		return usagef("%s: %s can be reached from other machines, and there is no key for the cells, which might then answer anybody. Set %s (or %s) to an admin key of every cell, or %s to one of each",
+			reader.name("listen"), tcp, envName("key"), envName("key-file"), envName("cell-keys-file"))
 	}
 	config := gateway.Config{
-		Cells: c.Cells, Key: c.Key, TLS: toCells, Version: sql.Version(), Logger: logger, Registry: prometheus.NewRegistry(),
+		Cells: c.Cells, Key: c.Key, Keys: c.CellKeys, TLS: toCells, Version: sql.Version(), Logger: logger, Registry: prometheus.NewRegistry(),
 		AnswerTimeout: c.AnswerTimeout, MaxCalls: c.MaxCellCalls, MaxWaits: c.MaxCellWaits, MaxBody: c.MaxBody,
 		LogAll: c.AccessLog == "all", LoopbackOnly: isLoopback(tcp), Hosts: c.Hosts,
 	}

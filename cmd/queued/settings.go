@@ -89,12 +89,16 @@ type gatewaySettings struct {
 
 // cellsSettings say which cells a gateway is in front of, and how it reaches them. All but the first are those of commands that talk to a server.
 type cellsSettings struct {
-	Cells     map[int]*url.URL `type:"cells"`
-	Key       string           `type:"secret"`
-	KeyFile   string           `type:"path"`
-	CACert    string           `name:"cacert" type:"path"`
-	Cert      string           `type:"path"`
-	ClientKey string           `type:"path"`
+	Cells   map[int]*url.URL `type:"cells"`
+	Key     string           `type:"secret"`
+	KeyFile string           `type:"path"`
+
+	CellKeys     map[int]string `type:"cell-keys"`
+	CellKeysFile string         `type:"path"`
+
+	CACert    string `name:"cacert" type:"path"`
+	Cert      string `type:"path"`
+	ClientKey string `type:"path"`
 }
 
 // passingSettings bound what a gateway passes on.
@@ -222,6 +226,9 @@ var settingHelp = map[string]string{
 
 	"cells": "The cells that the gateway is in front of, each a number from 0 to 255 and the base URL of its servers, separated by commas, such as " +
 		"'0=https://a.internal:8080,1=https://b.internal:8080'. 0 is home, and must be there.",
+	"cell-keys": "Keys of single cells instead of --key, each a number and an admin key of that cell, such as '0=KEY 1=KEY', separated by spaces or line ends: so no cell learns " +
+		"the key of another one. Other users of the machine can see flags: prefer the file.",
+	"cell-keys-file": "A file that holds the keys of single cells.",
 	"max-cell-calls": "The most calls that one cell may hold at a time, besides those that wait; beyond it calls for the cell are answered 503 overloaded.",
 	"max-cell-waits": "The most claims and other calls that wait, and streams, that one cell may hold at a time.",
 	"answer-timeout": "How long a cell may take to begin an answer, more than the longest wait of a call and QUEUED_REQUEST_TIMEOUT and QUEUED_QUERY_TIMEOUT of the cells, up to 24h.",

@@ -34,6 +34,7 @@ type kind struct {
 // kinds are the values of the tag type.
 var kinds = map[string]kind{
 	"allow-list":   {parseAllowList, "LIST"},     // of an egress.Guard, separated by commas
+	"cell-keys":    {parseCellKeys, "LIST"},      // numbers and keys, separated by white space; never shown
 	"cells":        {parseCells, "LIST"},         // numbers and URLs, separated by commas
 	"choice":       {parseChoice, ""},            // one of the tag choices
 	"context":      {parseContext, "NAME"},       // of a server
@@ -259,6 +260,30 @@ func parseCells(text string, _ *kong.Tag) (any, error) {
 		cells[int(n)] = u
 	}
 	return cells, nil
+}
+
+// parseCellKeys returns keys of cells by their numbers.
+func parseCellKeys(text string, tag *kong.Tag) (any, error) {
+	const takes = `keys of cells, each a number from 0 to 255 and a key, separated by white space, such as "0=KEY 1=KEY"`
+	keys := map[int]string{}
+	for _, entry := range strings.Fields(text) {
+		number, key, _ := strings.Cut(entry, "=")
+		n, err := strconv.ParseUint(number, 10, 8)
+		if err != nil {
+			return nil, errors.New("got a value that is not shown; takes " + takes)
+		}
+		if _, err := parseSecret(key, tag); err != nil {
+			return nil, fmt.Errorf("the key of cell %d: %w", n, err)
+		}
+		if keys[int(n)] != "" {
+			return nil, fmt.Errorf("got a key of cell %d twice; takes %s", n, takes)
+		}
+		keys[int(n)] = key
+	}
+	if len(keys) == 0 {
+		return nil, refuse("", takes)
+	}
+	return keys, nil
 }
 
 // parseAllowList returns the list without spaces.

@@ -3,10 +3,12 @@ package access
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -98,10 +100,23 @@ type PutCopy struct {
 	Err    error  // why it was refused: ErrLastAdmin or an *InvalidError
 }
 
-// PutCopies puts copies of keys, which Copies of another cell has returned, on this one, each on its own. They may come in any order, and more than once. With isFirst
-// there must not have been a key before, and there has to be a live admin key then. It fails with ErrNotFirst, ErrLastAdmin and an *InvalidError.
-func (s *Service) PutCopies(ctx context.Context, copies []json.RawMessage, isFirst bool) ([]PutCopy, error) {
-	body, err := json.Marshal(copies)
+// PutCopiesParams say which copies to put.
+type PutCopiesParams struct {
+	Copies []json.RawMessage // as Copies has returned them at home
+	// Epoch is that of the copies; empty: they are put by hand, and only keys that are not here yet are taken. Of another epoch than that of the latest copies they are taken if Before is that one.
+	Epoch, Before string
+	IsComplete    bool // all keys of home have come in this epoch: copies that have not are deleted
+	IsFirst       bool // there must not have been a key before, and there has to be a live admin key then
+}
+
+// A StaleCopiesError is why copies are not taken: they are of another epoch than those before. Who has asked home since knows which counts.
+type StaleCopiesError struct{ Current string }
+
+func (e *StaleCopiesError) Error() string { return "copies are taken of the epoch " + e.Current }
+
+// PutCopies puts copies of keys of home on this cell, each on its own. They may come in any order, and more than once. It fails with a *StaleCopiesError, ErrNotFirst, ErrLastAdmin and an *InvalidError.
+func (s *Service) PutCopies(ctx context.Context, p PutCopiesParams) ([]PutCopy, error) {
+	body, err := json.Marshal(append([]json.RawMessage{}, p.Copies...))
 	if err != nil {
 		return nil, &InvalidError{Field: "keys", Detail: "must be JSON objects"}
 	}
@@ -113,10 +128,13 @@ func (s *Service) PutCopies(ctx context.Context, copies []json.RawMessage, isFir
 	}
 	var found []row
 	err = s.writes.Do(ctx, func(pool *pg.Pool) (err error) {
-		rows, _ := pool.Query(ctx, `select id, result, state, reason from agent_service.put_key_copies($1, $2)`, string(body), isFirst)
+		rows, _ := pool.Query(ctx, `select id, result, state, reason from agent_service.put_key_copies($1, $2, nullif($3, ''), nullif($4, ''), $5)`, string(body), p.IsFirst, p.Epoch, p.Before, p.IsComplete)
 		found, err = pg.Collect[row](rows)
 		return err
 	})
+	if state, ok := errors.AsType[*pgconn.PgError](err); ok && state.Code == "QD075" {
+		return nil, &StaleCopiesError{state.Detail}
+	}
 	if err != nil {
 		return nil, wrap("putting copies of keys", err)
 	}

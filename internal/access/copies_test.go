@@ -32,10 +32,16 @@ func copiesOf(t *testing.T, s *Service, after int64) (copies []json.RawMessage, 
 	return copies, version
 }
 
-// put puts copies and returns the results.
+// put puts copies of an epoch and returns the results.
 func put(t *testing.T, s *Service, copies ...json.RawMessage) (results []string) {
 	t.Helper()
-	found, err := s.PutCopies(t.Context(), copies, false)
+	return putAll(t, s, PutCopiesParams{Copies: copies, Epoch: "e"})
+}
+
+// putAll is put of copies of any epoch.
+func putAll(t *testing.T, s *Service, p PutCopiesParams) (results []string) {
+	t.Helper()
+	found, err := s.PutCopies(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,6 +63,13 @@ func keysOf(t *testing.T, db *pgtest.DB) string {
 		from agent.api_key k`)
 }
 
+// cellOn opens a service on a database that is another cell than home, which alone takes copies.
+func cellOn(t *testing.T, db *pgtest.DB) *Service {
+	t.Helper()
+	run(t, db, `update agent.cell set number = 1, taken_at = coalesce(taken_at, now())`)
+	return openOn(t, db)
+}
+
 // allow checks whether a text is let in.
 func allow(t *testing.T, s *Service, text string, want error) {
 	t.Helper()
@@ -68,7 +81,7 @@ func allow(t *testing.T, s *Service, text string, want error) {
 func TestKeysOfHomeWorkOnACellThatHasCopiesOfThem(t *testing.T) {
 	t.Parallel()
 	homeDB, cellDB := pgtest.New(t), pgtest.New(t)
-	home, cell := openOn(t, homeDB), openOn(t, cellDB)
+	home, cell := openOn(t, homeDB), cellOn(t, cellDB)
 	_, admin := create(t, home, CreateParams{Scopes: []Scope{Admin}})
 	create(t, cell, CreateParams{Scopes: []Scope{Admin}})
 	id, text := create(t, home, CreateParams{Scopes: []Scope{Read}, Queues: []string{"a.*"}, Rate: &Rate{100, 200}, ExpiresAt: new(time.Date(2100, 1, 2, 3, 4, 5, 678_901_000, time.UTC))})
@@ -120,7 +133,7 @@ func TestKeysOfHomeWorkOnACellThatHasCopiesOfThem(t *testing.T) {
 	if err := home.Revoke(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	late, _ := copiesOf(t, cell, 0)
+	late, _ := copiesOf(t, home, 0)
 	sync()
 	allow(t, cell, text, ErrUnauthorized)
 	allow(t, cell, second, ErrRevoked)
@@ -196,8 +209,7 @@ func TestWhoWaitsForChangesOfKeysIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestCopiesInAnyOrderEndTheSame has keys at home go through random lives, with failovers that lose some of them, and puts every state that there was on cells, each in
-// an order of its own, with repetitions, in batches of random sizes.
+// TestCopiesInAnyOrderEndTheSame has keys at home go through random lives, and puts every state that there was on cells, each in an order of its own, with repetitions, in batches of random sizes.
 func TestCopiesInAnyOrderEndTheSame(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -222,19 +234,10 @@ func TestCopiesInAnyOrderEndTheSame(t *testing.T) {
 	for range 40 {
 		id := ids[random.IntN(len(ids))]
 		switch n := random.IntN(12); {
-		case n < 5:
+		case n < 6:
 			_, _ = home.Update(t.Context(), id, Change{Name: new(fmt.Sprintf("n%d", random.IntN(1000)))}, nil)
-		case n < 8:
+		case n < 10:
 			_, _, _ = home.Rotate(t.Context(), id, time.Duration(random.IntN(100))*time.Hour)
-		case n < 10: // a failover: the key is at the version before, once more, and goes on from there
-			if _, err := conn.Exec(t.Context(), `update agent.api_key set version = greatest(1, version - 1) where id = $1`, id); err != nil {
-				t.Fatal(err)
-			}
-			_, _ = home.Update(t.Context(), id, Change{Name: new(fmt.Sprintf("again%d", random.IntN(1000)))}, nil)
-		case n == 10 && random.IntN(3) == 0: // a copy with a version that can hardly grow
-			if _, err := conn.Exec(t.Context(), `update agent.api_key set version = 9007199254740990 where id = $1`, id); err != nil {
-				t.Fatal(err)
-			}
 		case n < 11 && random.IntN(2) == 0:
 			_ = home.Revoke(t.Context(), id)
 		case random.IntN(2) == 0:
@@ -244,10 +247,13 @@ func TestCopiesInAnyOrderEndTheSame(t *testing.T) {
 		}
 		note()
 	}
-	wanted := ""
-	for i := range 12 {
+	wanted := keysOf(t, homeDB)
+	if !strings.Contains(wanted, `"version": `) {
+		t.Fatalf("home has %s", wanted)
+	}
+	for i := range 8 {
 		db := pgtest.New(t)
-		cell := openOn(t, db)
+		cell := cellOn(t, db)
 		order := slices.Clone(states)
 		random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		order = append(order, order[:random.IntN(len(order))]...)
@@ -260,17 +266,90 @@ func TestCopiesInAnyOrderEndTheSame(t *testing.T) {
 			}
 			order = order[n:]
 		}
-		got := keysOf(t, db)
-		if i == 0 {
-			wanted = got
-			if !strings.Contains(got, `"version": `) {
-				t.Fatalf("the cell has %s", got)
-			}
-		}
-		if got != wanted {
-			t.Fatalf("cell %d has\n%s\nand the first one\n%s", i, got, wanted)
+		if got := keysOf(t, db); got != wanted {
+			t.Fatalf("cell %d has\n%s\nand home\n%s", i, got, wanted)
 		}
 	}
+}
+
+// TestWhatHomeSaysCounts has home fail over to one that has lost changes: the cell has what that one says, but for revocations.
+func TestWhatHomeSaysCounts(t *testing.T) {
+	t.Parallel()
+	homeDB, cellDB := pgtest.New(t), pgtest.New(t)
+	home, cell := openOn(t, homeDB), cellOn(t, cellDB)
+	create(t, home, CreateParams{Scopes: []Scope{Admin}})
+	_, own := create(t, cell, CreateParams{Scopes: []Scope{Admin}})
+	changed, text := create(t, home, CreateParams{Scopes: []Scope{Read}})
+	revoked, dead := create(t, home, CreateParams{Scopes: []Scope{Read}})
+	before, _ := copiesOf(t, home, 0)
+	lost, gone := create(t, home, CreateParams{Scopes: []Scope{Read}})
+	for range 3 {
+		if _, err := home.Update(t.Context(), changed, Change{Scopes: &[]Scope{Publish}}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := home.Revoke(t.Context(), revoked); err != nil {
+		t.Fatal(err)
+	}
+	after, _ := copiesOf(t, home, 0)
+	putAll(t, cell, PutCopiesParams{Copies: after, Epoch: "one", IsComplete: true})
+	if g, err := cell.Authenticate(t.Context(), text); err != nil || g.Has(Read) {
+		t.Errorf("before: %v", err)
+	}
+	allow(t, cell, gone, nil)
+	// Who does not know the epoch that counts has not asked home since.
+	for _, guess := range []string{"", "two", "older"} {
+		_, err := cell.PutCopies(t.Context(), PutCopiesParams{Copies: before, Epoch: "two", Before: guess, IsComplete: true})
+		if stale, ok := errors.AsType[*StaleCopiesError](err); !ok || stale.Current != "one" {
+			t.Errorf("with %q before: %v", guess, err)
+		}
+	}
+	allow(t, cell, gone, nil)
+	putAll(t, cell, PutCopiesParams{Copies: before, Epoch: "two", Before: "one", IsComplete: true})
+	if g, err := cell.Authenticate(t.Context(), text); err != nil || !g.Has(Read) {
+		t.Errorf("after: %v", err)
+	}
+	allow(t, cell, gone, ErrUnauthorized)
+	allow(t, cell, dead, ErrRevoked)
+	allow(t, cell, own, nil) // it was made there
+	if _, err := cell.PutCopies(t.Context(), PutCopiesParams{Copies: after, Epoch: "one"}); !errors.As(err, new(*StaleCopiesError)) {
+		t.Errorf("the epoch before: %v", err)
+	}
+	// The one before comes back, with what was lost.
+	putAll(t, cell, PutCopiesParams{Copies: after, Epoch: "three", Before: "two", IsComplete: true})
+	allow(t, cell, gone, nil)
+	if _, err := home.PutCopies(t.Context(), PutCopiesParams{Copies: after, Epoch: "one"}); !errors.As(err, new(*InvalidError)) {
+		t.Errorf("home takes copies: %v", err)
+	}
+	if k, err := home.Get(t.Context(), lost); err != nil || k.Version != 1 {
+		t.Errorf("got %+v, %v", k, err)
+	}
+}
+
+func TestCopiesByHandAreOfNewKeysAlone(t *testing.T) {
+	t.Parallel()
+	home, cell := openOn(t, pgtest.New(t)), cellOn(t, pgtest.New(t))
+	id, text := create(t, home, CreateParams{Scopes: []Scope{Admin}})
+	create(t, cell, CreateParams{Scopes: []Scope{Admin}})
+	copies, _ := copiesOf(t, home, 0)
+	if got := putAll(t, cell, PutCopiesParams{Copies: copies}); got[0] != CopyApplied {
+		t.Errorf("got %s", got)
+	}
+	allow(t, cell, text, nil)
+	if _, err := home.Update(t.Context(), id, Change{Name: new("other")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	copies, _ = copiesOf(t, home, 0)
+	if got := putAll(t, cell, PutCopiesParams{Copies: copies}); got[0] != CopyUnchanged {
+		t.Errorf("got %s", got)
+	}
+	if got := put(t, cell, copies...); got[0] != CopyApplied { // it is home's now
+		t.Errorf("got %s", got)
+	}
+	if got := putAll(t, cell, PutCopiesParams{Copies: []json.RawMessage{json.RawMessage(strings.Replace(string(copies[0]), `"revoked_at": null`, `"revoked_at": "2026-01-02T03:04:05Z"`, 1))}}); got[0] != CopyApplied {
+		t.Errorf("got %s", got)
+	}
+	allow(t, cell, text, ErrRevoked)
 }
 
 func TestNewerStateWinsWhenTwoGatewaysPutAtOnce(t *testing.T) {
@@ -279,7 +358,7 @@ func TestNewerStateWinsWhenTwoGatewaysPutAtOnce(t *testing.T) {
 	home := openOn(t, homeDB)
 	create(t, home, CreateParams{Scopes: []Scope{Admin}})
 	id, _ := create(t, home, CreateParams{Scopes: []Scope{Read}})
-	cells := []*Service{openOn(t, cellDB), openOn(t, cellDB)}
+	cells := []*Service{cellOn(t, cellDB), openOn(t, cellDB)}
 	for i := range 20 {
 		older, _ := copiesOf(t, home, 0)
 		name := fmt.Sprintf("n%d", i)
@@ -302,7 +381,7 @@ func TestNewerStateWinsWhenTwoGatewaysPutAtOnce(t *testing.T) {
 func TestCopiesNeverTakeTheLastAdminKeyAway(t *testing.T) {
 	t.Parallel()
 	homeDB, cellDB := pgtest.New(t), pgtest.New(t)
-	home, cell := openOn(t, homeDB), openOn(t, cellDB)
+	home, cell := openOn(t, homeDB), cellOn(t, cellDB)
 	id, text := create(t, home, CreateParams{Scopes: []Scope{Admin}})
 	first, _ := copiesOf(t, home, 0)
 	put(t, cell, first...)
@@ -320,8 +399,8 @@ func TestCopiesNeverTakeTheLastAdminKeyAway(t *testing.T) {
 		}
 	}
 	deleted := json.RawMessage(fmt.Sprintf(`{"id":%q,"deleted":true}`, id))
-	weaker := json.RawMessage(strings.Replace(strings.Replace(string(first[0]), `["admin"]`, `["read"]`, 1), `"version": 1`, `"version": 9`, 1))
-	expired := json.RawMessage(strings.Replace(strings.Replace(string(first[0]), `"expires_at": null`, `"expires_at": "2020-01-01T00:00:00Z"`, 1), `"version": 1`, `"version": 9`, 1))
+	weaker := json.RawMessage(strings.Replace(strings.Replace(string(first[0]), `["admin"]`, `["read"]`, 1), `"change": `, `"change": 9`, 1))
+	expired := json.RawMessage(strings.Replace(strings.Replace(string(first[0]), `"expires_at": null`, `"expires_at": "2020-01-01T00:00:00Z"`, 1), `"change": `, `"change": 9`, 1))
 	for _, one := range []json.RawMessage{revoked, deleted, weaker, expired} {
 		if got := put(t, cell, one); got[0] != "refused last admin" {
 			t.Errorf("%s was %s", one, got)
@@ -335,15 +414,15 @@ func TestCopiesNeverTakeTheLastAdminKeyAway(t *testing.T) {
 	if k, err := cell.Get(t.Context(), other); err != nil || k.RevokedAt != nil {
 		t.Errorf("got %+v, %v", k, err)
 	}
-	if got := put(t, cell, json.RawMessage(strings.Replace(string(first[0]), `"version": 1`, `"version": 99`, 1))); got[0] != CopyApplied {
+	if got := put(t, cell, json.RawMessage(strings.Replace(string(first[0]), `"change": `, `"change": 99`, 1))); got[0] != CopyApplied {
 		t.Errorf("got %s", got)
 	}
-	allow(t, cell, text, ErrRevoked) // for ever, whatever its version
+	allow(t, cell, text, ErrRevoked) // for ever, whatever comes later
 }
 
 func TestBadCopyFailsAlone(t *testing.T) {
 	t.Parallel()
-	home, cell := openOn(t, pgtest.New(t)), openOn(t, pgtest.New(t))
+	home, cell := openOn(t, pgtest.New(t)), cellOn(t, pgtest.New(t))
 	create(t, home, CreateParams{Scopes: []Scope{Admin}})
 	copies, _ := copiesOf(t, home, 0)
 	good := string(copies[0])
@@ -360,6 +439,7 @@ func TestBadCopyFailsAlone(t *testing.T) {
 		{`"name": `, `"future": 1, "name": `},
 		{`"scopes": ["admin"]`, `"scopes": "admin"`},
 		{`"previous_hash": null`, `"previous_hash": "00"`},
+		{`"change": `, `"change": 0.`},
 	} {
 		bad := strings.Replace(good, change[0], change[1], 1)
 		if bad == good {
@@ -373,55 +453,28 @@ func TestBadCopyFailsAlone(t *testing.T) {
 			t.Errorf("%s was %s", batch[i], result)
 		}
 	}
-	if _, err := cell.PutCopies(t.Context(), slices.Repeat(batch[:1], 1001), false); !errors.As(err, new(*InvalidError)) {
+	if _, err := cell.PutCopies(t.Context(), PutCopiesParams{Copies: slices.Repeat(batch[:1], 1001)}); !errors.As(err, new(*InvalidError)) {
 		t.Errorf("1,001 copies: %v", err)
 	}
 }
 
 func TestFirstCopiesMustLeaveAnAdminKey(t *testing.T) {
 	t.Parallel()
-	home, cell := openOn(t, pgtest.New(t)), openOn(t, pgtest.New(t))
+	home, cell := openOn(t, pgtest.New(t)), cellOn(t, pgtest.New(t))
 	create(t, home, CreateParams{Scopes: []Scope{Admin}})
 	create(t, home, CreateParams{Scopes: []Scope{Read}})
 	copies, _ := copiesOf(t, home, 0)
 	reader := slices.DeleteFunc(slices.Clone(copies), func(c json.RawMessage) bool { return strings.Contains(string(c), `"admin"`) })
-	if _, err := cell.PutCopies(t.Context(), reader, true); !errors.Is(err, ErrLastAdmin) {
+	if _, err := cell.PutCopies(t.Context(), PutCopiesParams{Copies: reader, IsFirst: true}); !errors.Is(err, ErrLastAdmin) {
 		t.Errorf("without an admin key: %v", err)
 	}
 	if n := cell.Count(); n != 0 {
 		t.Errorf("%d keys are there", n)
 	}
-	if _, err := cell.PutCopies(t.Context(), copies, true); err != nil {
+	if _, err := cell.PutCopies(t.Context(), PutCopiesParams{Copies: copies, IsFirst: true}); err != nil {
 		t.Error(err)
 	}
-	if _, err := cell.PutCopies(t.Context(), copies, true); !errors.Is(err, ErrNotFirst) {
+	if _, err := cell.PutCopies(t.Context(), PutCopiesParams{Copies: copies, IsFirst: true}); !errors.Is(err, ErrNotFirst) {
 		t.Errorf("once more: %v", err)
-	}
-}
-
-func TestLaterOfTwoStatesOfOneVersionCounts(t *testing.T) {
-	t.Parallel()
-	homeDB := pgtest.New(t)
-	home := openOn(t, homeDB)
-	create(t, home, CreateParams{Scopes: []Scope{Admin}})
-	id, _ := create(t, home, CreateParams{Scopes: []Scope{Read}})
-	var states [][]json.RawMessage
-	for _, name := range []string{"z", "a", "m"} { // a failover loses the change, and another one gets its version
-		k, err := home.Update(t.Context(), id, Change{Name: &name}, nil)
-		if err != nil || k.Version != 2 {
-			t.Fatalf("got %+v, %v", k, err)
-		}
-		copies, _ := copiesOf(t, home, 0)
-		states = append(states, copies)
-		run(t, homeDB, `update agent.api_key set version = 1 where id = $1`, id)
-	}
-	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
-		cell := openOn(t, pgtest.New(t))
-		for _, i := range order {
-			put(t, cell, states[i]...)
-		}
-		if k, err := cell.Get(t.Context(), id); err != nil || k.Name != "m" {
-			t.Errorf("in the order %v: %+v, %v", order, k, err)
-		}
 	}
 }

@@ -180,7 +180,7 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
-	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready count_redrives declared_queues dropped_push_deliveries dropped_source_deliveries event_errors event_queues event_traces expansion_start find_ended get_cell get_placement key_versions list_cells listed_cells list_waiting_queues owner_version read_queue_copy list_placements placement_versions queue_waits read_key_copies read_owner_copies
+	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready count_redrives declared_queues dropped_push_deliveries dropped_source_deliveries event_errors event_queues event_traces expansion_start find_ended get_cell get_placement key_versions list_cells listed_cells list_waiting_queues read_queue_copy list_placements placement_versions queue_waits read_key_copies
 	first_events get_event get_group get_identity get_log_settings get_owner get_published get_queue get_raw_body get_redrive get_route get_schedule
 	history_stats is_key_required last_occurrences last_published list_api_keys list_attempts list_audit list_events list_executions list_failures list_filters list_group_samples list_groups
 	list_history list_holders list_occurrences list_owners list_processes list_proof_fields list_push_deliveries list_pushers list_pushes list_redrives list_schedules list_sealed
@@ -364,10 +364,6 @@ func (c *answerless) run() {
 
 	c.lose(lostCall{"place_queue", put, "/queues/placed/placement", `{"cells":[1]}`, nil, false, count(`agent.placement where queue = 'placed' and cells = '{1}'`), 1, 0})
 	c.lose(lostCall{"put_queue_copy", put, "/cell/queues/copied", `{"policy":{"max_attempts":5}}`, nil, false, count(`agent.queue where name = 'copied' and max_attempts = 5`), 1, 0})
-	c.lose(lostCall{
-		"put_owner_copies", put, "/cell/owners", `{"owners":[{"id":"copied","timezone":"UTC","attributes":{},"version":3,"created_at":"2026-02-03T04:05:06+00:00","updated_at":"2026-02-03T04:05:06+00:00"}]}`, nil, false,
-		count(`agent.owner where id = 'copied' and version = 3`), 1, 0,
-	})
 	c.lose(lostCall{"insert_forwarded_events", post, "/cell/events", `{"events":[{"id":7,"event":{},"publication":{"forward":{"queue":"forwarded"}}}]}`, nil, false, count(`agent.event where queue = 'forwarded'`), 1, 0})
 	c.lose(lostCall{"put_cell", put, "/cells/9", `{"takes_new":false}`, nil, false, count(`agent.listed_cell where cell = 9`), 1, 0})
 	c.lose(lostCall{"delete_cell", del, "/cells/9", "", nil, false, count(`agent.listed_cell where cell = 9`), 0, 0})

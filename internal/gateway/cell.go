@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,7 +24,7 @@ const (
 	lookEvery    = time.Second      // at a cell that can be used, and at one that cannot
 	lookTime     = 2 * time.Second  // that a look may take
 	missedLooks  = 2                // in a row, after which a cell that does not answer counts as away
-	verifyEvery  = time.Minute      // that the number of a cell is asked for again
+	verifyEvery  = 5 * time.Second  // that the number of a cell is asked for again, and whether it may have lost something
 	dialTime     = 2 * time.Second  // that a connection may take
 	idleTime     = 90 * time.Second // less than servers keep connections that nobody uses
 	maxIdle      = 512              // connections to a cell that nobody uses
@@ -76,7 +77,7 @@ var (
 
 func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cell { //nolint:revive // the context is of the whole gateway
 	c := &cell{
-		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cfg.Key, drain: drain, first: make(chan struct{}), keys: newLevel(),
+		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cmp.Or(cfg.Keys[number], cfg.Key), drain: drain, first: make(chan struct{}), keys: newLevel(),
 		log: cfg.Logger.With().Int("cell", number).Logger(),
 		transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext,
@@ -216,7 +217,8 @@ func (e *wrongCellError) Error() string { return e.detail }
 // verify asks the cell for its number, with the key in a header. It fails with a *wrongCellError if that is another one, or if the cell does not say.
 func (c *cell) verify(ctx context.Context, header http.Header) error {
 	var got struct {
-		Cell *int `json:"cell"`
+		Cell  *int   `json:"cell"`
+		Epoch string `json:"epoch"`
 	}
 	err := c.ask(ctx, "/cell", header, &got)
 	var refused *answered
@@ -234,6 +236,7 @@ func (c *cell) verify(ctx context.Context, header http.Header) error {
 		}
 		return &wrongCellError{"Its URL leads to another cell.", "its URL leads to another cell: " + found, false}
 	}
+	c.keys.sawEpoch(got.Epoch)
 	return nil
 }
 

@@ -192,7 +192,7 @@ func (g *Gateway) watch(ctx context.Context, at *cell) {
 	ctx, at.stop = context.WithCancel(ctx)
 	if at.number != home {
 		at.prepare = g.prepare
-		g.watching.Go(func() { g.keepLevel(ctx, g.keys, at) })
+		g.watching.Go(func() { g.keepLevel(ctx, at) })
 		g.watching.Go(func() { g.forward(ctx, at) })
 	}
 	g.watching.Go(func() { g.lookForStrays(ctx, at) })

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -21,11 +20,12 @@ type fakeKey struct {
 	Version int    `json:"version,omitzero"`
 	Revoked bool   `json:"revoked,omitzero"`
 	Deleted bool   `json:"deleted,omitzero"`
+	Change  int64  `json:"change,omitzero"`
 
-	change int64
+	of string // the epoch that it was copied of; empty: it was made here
 }
 
-// fakeKeys are the keys of a fakeCell, which exchanges copies as cells do.
+// fakeKeys are the keys of a fakeCell, which gives and takes copies as cells do.
 type fakeKeys struct {
 	mu      sync.Mutex
 	byID    map[string]fakeKey
@@ -33,7 +33,9 @@ type fakeKeys struct {
 	epoch   int
 	changed chan struct{}
 	pages   int           // that hold less than there is
+	reads   int           // listings that were asked for
 	puts    int           // copies that were to be put
+	copied  string        // the epoch that copies are taken of
 	blocked chan struct{} // not nil: copies are not taken until it is closed
 	fails   bool          // listings are answered with 500
 }
@@ -45,7 +47,7 @@ func newFakeKeys() *fakeKeys {
 // set sets a key under the next change. The caller holds mu.
 func (k *fakeKeys) set(key fakeKey) {
 	k.version++
-	key.change = k.version
+	key.Change = k.version
 	k.byID[key.ID] = key
 	close(k.changed)
 	k.changed = make(chan struct{})
@@ -115,6 +117,9 @@ func (k *fakeKeys) has() string {
 
 // list answers GET /cell/keys, two keys a page.
 func (k *fakeKeys) list(w http.ResponseWriter, r *http.Request) {
+	k.mu.Lock()
+	k.reads++
+	k.mu.Unlock()
 	query := r.URL.Query()
 	after, _ := strconv.ParseInt(query.Get("after_version"), 10, 64)
 	wait, _ := time.ParseDuration(query.Get("wait"))
@@ -131,11 +136,11 @@ func (k *fakeKeys) list(w http.ResponseWriter, r *http.Request) {
 			from, _ = strconv.ParseInt(cursor, 10, 64)
 		}
 		isAll := after == 0 || page.Complete
-		changes := slices.SortedFunc(maps.Values(k.byID), func(a, b fakeKey) int { return cmp.Compare(a.change, b.change) })
-		changes = slices.DeleteFunc(changes, func(key fakeKey) bool { return key.change <= from || key.Deleted && isAll })
+		changes := slices.SortedFunc(maps.Values(k.byID), func(a, b fakeKey) int { return cmp.Compare(a.Change, b.Change) })
+		changes = slices.DeleteFunc(changes, func(key fakeKey) bool { return key.Change <= from || key.Deleted && isAll })
 		if len(changes) > 2 {
 			changes = changes[:2]
-			page.Next = new(strconv.FormatInt(changes[1].change, 10))
+			page.Next = new(strconv.FormatInt(changes[1].Change, 10))
 			k.pages++
 		}
 		changed, fails := k.changed, k.fails
@@ -162,13 +167,15 @@ func (k *fakeKeys) list(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// put answers PUT /cell/keys: of two states of a key that of the greater version counts, revoked stays revoked, and deleted deleted.
+// put answers PUT /cell/keys: what home says counts, in the order of its changes within an epoch; revoked stays revoked, and deleted deleted.
 func (k *fakeKeys) put(w http.ResponseWriter, r *http.Request) {
-	var asked struct{ Keys, Owners []fakeKey }
-	err := json.NewDecoder(r.Body).Decode(&asked)
-	asked.Keys = append(asked.Keys, asked.Owners...)
-	if err != nil || len(asked.Keys) == 0 {
-		http.Error(w, fmt.Sprint("no keys: ", err), http.StatusUnprocessableEntity)
+	var asked struct {
+		Keys          []fakeKey
+		Epoch, Before string
+		Complete      bool
+	}
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Epoch == "" {
+		http.Error(w, fmt.Sprint("no epoch: ", err), http.StatusUnprocessableEntity)
 		return
 	}
 	k.mu.Lock()
@@ -183,23 +190,45 @@ func (k *fakeKeys) put(w http.ResponseWriter, r *http.Request) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var results []string
 	k.puts += len(asked.Keys)
+	if k.copied != asked.Epoch && k.copied != asked.Before {
+		_, _ = fmt.Fprintf(w, `{"keys":[],"epoch":%q}`, k.copied)
+		return
+	}
+	k.copied = asked.Epoch
+	results := []string{}
 	for _, key := range asked.Keys {
 		before, exists := k.byID[key.ID]
+		key.of = asked.Epoch
 		result := "unchanged"
-		key.Revoked = key.Revoked || before.Revoked
 		switch {
-		case before.Deleted && key.Deleted:
 		case before.Deleted:
-			result = "deleted"
-		case !exists || key.Deleted || key.Version > before.Version || key.Revoked && !before.Revoked:
-			k.set(key)
+		case !exists, key.Deleted, before.of != key.of, before.Change < key.Change:
+			key.Revoked = key.Revoked || before.Revoked
+			k.byID[key.ID] = key
 			result = "applied"
 		}
-		results = append(results, fmt.Sprintf(`{"id":%q,"result":%q,"version":%d}`, key.ID, result, before.Version))
+		results = append(results, fmt.Sprintf(`{"id":%q,"result":%q}`, key.ID, result))
 	}
-	_, _ = io.WriteString(w, `{"`+strings.TrimPrefix(r.URL.Path, "/cell/")+`":[`+strings.Join(results, ",")+`]}`)
+	maps.DeleteFunc(k.byID, func(_ string, key fakeKey) bool { return asked.Complete && key.of != "" && key.of != asked.Epoch })
+	_, _ = fmt.Fprintf(w, `{"keys":[%s],"epoch":%q}`, strings.Join(results, ","), asked.Epoch)
+}
+
+// wantOneWay checks that home took no copies, and nobody asked the others for any.
+func wantOneWay(t *testing.T, home *fakeCell, others ...*fakeCell) {
+	t.Helper()
+	home.keys.mu.Lock()
+	defer home.keys.mu.Unlock()
+	if home.keys.puts > 0 {
+		t.Errorf("%d copies were put at home", home.keys.puts)
+	}
+	for _, f := range others {
+		f.keys.mu.Lock()
+		defer f.keys.mu.Unlock()
+		if f.keys.reads > 0 {
+			t.Errorf("cell %d was asked for its keys", f.number)
+		}
+	}
 }
 
 // wantKeys waits until cells have keys.
@@ -241,29 +270,6 @@ func TestCellHasTheKeysOfHomeBeforeItIsUsed(t *testing.T) {
 	})
 }
 
-func TestNothingIsPutThatBothSidesHave(t *testing.T) {
-	t.Parallel()
-	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
-	for _, f := range []*fakeCell{home, one} {
-		f.keys.change(fakeKey{ID: "a"}, fakeKey{ID: "b"}, fakeKey{ID: "c"})
-	}
-	home.keys.change(fakeKey{ID: "d"})
-	e := setup(t, nil, home, one)
-	e.wantKeys("a1 b1 c1 d1", one)
-	setup(t, nil, home, one)
-	e.until("the copy has come back, and is known", func() bool { // whoever has put it sees a change of the cell
-		pulled := e.gateway.cell(1).keys.pulled.Load()
-		return pulled != nil && pulled.version == 104
-	})
-	home.keys.mu.Lock()
-	defer home.keys.mu.Unlock()
-	one.keys.mu.Lock()
-	defer one.keys.mu.Unlock()
-	if one.keys.puts != 1 || home.keys.puts > 2 {
-		t.Errorf("%d copies were put on the cell, and %d at home", one.keys.puts, home.keys.puts)
-	}
-}
-
 func TestChangesOfKeysReachAllCellsByThemselves(t *testing.T) {
 	t.Parallel()
 	home, one, two := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)
@@ -273,8 +279,11 @@ func TestChangesOfKeysReachAllCellsByThemselves(t *testing.T) {
 		home.keys.change(fakeKey{ID: "a", Revoked: i == 9})
 	}
 	a.wantKeys("a10x", one, two)
-	two.keys.change(fakeKey{ID: "b"}) // by somebody who knows no other cell
-	a.wantKeys("a10x b1", home, one, two)
+	two.keys.change(fakeKey{ID: "b"}) // by somebody who knows no other cell, or has broken into this one
+	home.keys.change(fakeKey{ID: "c"})
+	a.wantKeys("a10x c1", home, one)
+	a.wantKeys("a10x b1 c1", two)
+	wantOneWay(t, home, one, two)
 }
 
 func TestKeyIsEverywhereOrNowhereOnceItsManagerIsAnswered(t *testing.T) {
@@ -315,16 +324,20 @@ func TestKeyIsEverywhereOrNowhereOnceItsManagerIsAnswered(t *testing.T) {
 	}
 }
 
-func TestHomeGetsTheKeysBackThatAFailoverHasLost(t *testing.T) {
+func TestCellsHaveTheKeysThatAFailoverHasLeftHome(t *testing.T) {
 	t.Parallel()
 	home, one, two := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)
 	home.keys.change(fakeKey{ID: "a"}, fakeKey{ID: "b"}, fakeKey{ID: "c"})
 	e := setup(t, nil, home, one, two)
-	home.keys.change(fakeKey{ID: "b", Revoked: true}, fakeKey{ID: "d"})
-	e.wantKeys("a1 b2x c1 d1", one, two)
-	home.keys.failOver("b", "d")
-	home.keys.change(fakeKey{ID: "b"}) // as it was before it was revoked
-	e.wantKeys("a1 b2x c1 d1", home, one, two)
+	one.keys.change(fakeKey{ID: "own"})
+	home.keys.change(fakeKey{ID: "b", Revoked: true}, fakeKey{ID: "c"}, fakeKey{ID: "c"}, fakeKey{ID: "d"})
+	e.wantKeys("a1 b2x c3 d1", two)
+	home.keys.failOver("b", "c", "d")
+	home.keys.change(fakeKey{ID: "b"}, fakeKey{ID: "c"}) // as they were before
+	e.wantKeys("a1 b1 c1", home)
+	e.wantKeys("a1 b1x c1", two) // what was revoked stays so
+	e.wantKeys("a1 b1x c1 own1", one)
+	wantOneWay(t, home, one, two)
 }
 
 func TestCellGetsTheKeysAgainThatAFailoverHasLost(t *testing.T) {
@@ -333,7 +346,30 @@ func TestCellGetsTheKeysAgainThatAFailoverHasLost(t *testing.T) {
 	home.keys.change(fakeKey{ID: "a"}, fakeKey{ID: "b"}, fakeKey{ID: "c"})
 	e := setup(t, nil, home, one)
 	one.keys.failOver("b", "c")
-	e.wantKeys("a1 b1 c1", home, one)
+	e.wantKeys("a1 b1 c1", one)
+}
+
+// A gateway that has missed another epoch of home does not bring the one before back.
+func TestGatewayPutsKeysAsHomeSaysThemNow(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	home.keys.change(fakeKey{ID: "a"}, fakeKey{ID: "b"})
+	e := setup(t, nil, home, one)
+	e.wantKeys("a1 b1", one)
+	one.keys.mu.Lock()
+	one.keys.copied = "later" // another gateway has put them
+	one.keys.byID["b"] = fakeKey{ID: "b", Version: 7, of: "later", Change: 1}
+	one.keys.mu.Unlock()
+	home.keys.mu.Lock()
+	home.keys.byID["b"] = fakeKey{ID: "b", Version: 7, Change: home.keys.byID["b"].Change}
+	home.keys.mu.Unlock()
+	home.keys.change(fakeKey{ID: "a"}) // the gateway goes on from where it was
+	e.wantKeys("a2 b7", one)
+	one.keys.mu.Lock()
+	defer one.keys.mu.Unlock()
+	if one.keys.copied != "0" {
+		t.Errorf("copies are of the epoch %s, and home says 0", one.keys.copied)
+	}
 }
 
 func TestCellThatHasMissedADeletionIsToldOfIt(t *testing.T) {
@@ -341,8 +377,10 @@ func TestCellThatHasMissedADeletionIsToldOfIt(t *testing.T) {
 	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
 	home.keys.change(fakeKey{ID: "a"}, fakeKey{ID: "gone", Deleted: true})
 	one.keys.change(fakeKey{ID: "gone"}, fakeKey{ID: "own"})
+	one.keys.byID["gone"] = fakeKey{ID: "gone", of: "before"}
+	one.keys.copied = "before"
 	e := setup(t, nil, home, one)
-	e.wantKeys("a1 gone- own1", home, one)
+	e.wantKeys("a1 own1", one)
 }
 
 func TestCellIsUsedWithTheKeysThatItHasWhileHomeIsAway(t *testing.T) {

@@ -75,7 +75,9 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		_, _ = fmt.Fprintf(w, `{"cell":%d}`, f.number)
+		f.keys.mu.Lock()
+		defer f.keys.mu.Unlock()
+		_, _ = fmt.Fprintf(w, `{"cell":%d,"epoch":"%d"}`, f.number, f.keys.epoch)
 	})
 	f.mux.HandleFunc("GET /placements", f.listPlacements)
 	f.mux.HandleFunc("GET /cell/queues", func(w http.ResponseWriter, _ *http.Request) {

@@ -25,7 +25,8 @@ import (
 // Config holds the settings of a Gateway. Cells is required, with home among them.
 type Config struct {
 	Cells    map[int]*url.URL // by their numbers, 0 to 255; URLs without a path
-	Key      string           // an admin key of every cell; empty: they need none
+	Key      string           // an admin key of every cell that Keys has none of; empty: they need none
+	Keys     map[int]string   // admin keys of single cells, by their numbers: no cell learns that of another one
 	TLS      *tls.Config      // of connections to cells; nil: the system's authorities, no certificate
 	Version  string           // of the program
 	Logger   zerolog.Logger   // zero: silent
@@ -70,8 +71,8 @@ type Gateway struct {
 	complaints map[int]string // about cells that are listed, as they were logged
 	placements *placements
 	strays     *strays
-	keys       *copied
-	turns      sync.Map // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
+	homeKeys   atomic.Pointer[mark] // how far changes of home's keys are known; nil: not at all
+	turns      sync.Map             // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
 	waits      claimWaits
 	bodies     pool // memory of bodies, beyond freeBody each
 	proxy      *httputil.ReverseProxy
@@ -98,7 +99,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg.Registry = prometheus.NewRegistry()
 	}
 	g := &Gateway{
-		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), keys: newCopiedKeys(), callers: newCallers(),
+		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), callers: newCallers(),
 	}
 	g.bodies.limit = cfg.MaxBodyMemory
 	g.claims = g.rounds.Loop("claiming from cells in turn")
@@ -128,7 +129,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	}
 	g.watching.Go(func() { g.findEmpty(ctx) })
 	g.watching.Go(func() { g.findUnused(ctx) })
-	g.watching.Go(func() { g.followHome(ctx, g.keys) })
+	g.watching.Go(func() { g.followKeys(ctx) })
 	g.follow(ctx)
 }
 

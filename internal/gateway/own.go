@@ -58,14 +58,6 @@ func (k *callers) put(hash holder, found caller) {
 	k.known[hash] = found
 }
 
-// keysMark is how far changes of home's keys are known: what was found out under another one may be wrong.
-func (g *Gateway) keysMark() mark {
-	if m := g.keys.home.Load(); m != nil {
-		return *m
-	}
-	return mark{}
-}
-
 // admit has home check the caller of r at this moment, who needs one of the scopes, for all queues and topics; no scopes: any caller. It is for calls that the gateway answers itself. It fails with home's answer to one that it does not
 // know, and with a *problem if home does not answer.
 func (g *Gateway) admit(c *call, r *http.Request, scopes ...string) error {

@@ -321,3 +321,48 @@ func TestHomesWordOnACallerEndsWithAChangeOfItsKeys(t *testing.T) {
 	age(waitTimeout)
 	ask(http.StatusServiceUnavailable, cellUnavailable.code)
 }
+
+// TestNoCellLearnsTheKeyOfAnotherOne has every call of the gateway's own come to a cell with the key of that cell alone.
+func TestNoCellLearnsTheKeyOfAnotherOne(t *testing.T) {
+	t.Parallel()
+	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
+	keys := map[int]string{0: gatewayKey, 1: "the-key-for-cell-1"}
+	var mu sync.Mutex
+	seen := map[int]map[string]int{}
+	for _, f := range fakes {
+		seen[f.number] = map[string]int{}
+		inner := f.server.Config.Handler
+		f.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			if r.URL.Path != "/livez" {
+				seen[f.number][r.Header.Get("Authorization")]++
+			}
+			mu.Unlock()
+			if r.Header.Get("Authorization") == "Bearer the-key-for-cell-1" && f.number == 1 { // what the fake calls the key of the gateway
+				r.Header.Set("Authorization", "Bearer "+gatewayKey)
+			}
+			inner.ServeHTTP(w, r)
+		})
+	}
+	fakes[0].put(placement{Queue: "moved", Cells: []int{2}, Former: []former{{Cells: cellSet{1}, Since: time.Now().Add(-time.Hour)}}})
+	fakes[0].keys.change(fakeKey{ID: "a"})
+	e := setup(t, func(cfg *Config) { cfg.Key, cfg.Keys, cfg.emptyEvery = "the-key-for-others", keys, 10*time.Millisecond }, fakes[:2]...)
+	asked := func(number int, key string) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return seen[number]["Bearer "+key] > 3
+		}
+	}
+	e.until("both are asked", func() bool { return asked(0, gatewayKey)() && asked(1, "the-key-for-cell-1")() })
+	url := fakes[2].server.URL
+	fakes[0].list(listed{Cell: 2, URL: &url, TakesNew: true})
+	e.until("the listed one is asked", asked(2, "the-key-for-others"))
+	mu.Lock()
+	defer mu.Unlock()
+	for number, key := range map[int]string{0: gatewayKey, 1: "the-key-for-cell-1", 2: "the-key-for-others"} {
+		if len(seen[number]) != 1 {
+			t.Errorf("cell %d was asked with %v, want %s alone", number, seen[number], key)
+		}
+	}
+}

@@ -14,14 +14,14 @@ type route struct {
 	choose          chooser // where there are several cells; nil: the gateway answers itself
 	own             func(*Gateway, *call, *http.Request)
 
-	waits   bool                   // it may be held for long before it is answered
-	waitsIf bool                   // … if it has the parameter wait
-	streams bool                   // its answer has no end; it waits, too
-	changes func(*Gateway) *copied // it changes what all cells have copies of; nil: it does not
-	manages bool                   // it is for callers with the scope manage
-	claims  bool                   // its answer has leases, which are given back when it does not reach the client
-	isPage  bool                   // it is one of the pages of home, whose log-in is in a cookie
-	busy    bool                   // it is called for every event, or every few seconds: the log of all of them would be most of the log
+	waits       bool // it may be held for long before it is answered
+	waitsIf     bool // … if it has the parameter wait
+	streams     bool // its answer has no end; it waits, too
+	changesKeys bool // it changes keys, which all cells have copies of
+	manages     bool // it is for callers with the scope manage
+	claims      bool // its answer has leases, which are given back when it does not reach the client
+	isPage      bool // it is one of the pages of home, whose log-in is in a cookie
+	busy        bool // it is called for every event, or every few seconds: the log of all of them would be most of the log
 }
 
 // isHealth reports whether the route is one that probes ask.
@@ -30,13 +30,13 @@ func (r *route) isHealth() bool { return r.pattern == "/livez" || r.pattern == "
 // An option says something of a route.
 type option func(*route)
 
-func waits(r *route)   { r.waits = true }
-func waitsIf(r *route) { r.waitsIf = true }
-func streams(r *route) { r.waits, r.streams = true, true }
-func ofKeys(r *route)  { r.changes = func(g *Gateway) *copied { return g.keys } }
-func manages(r *route) { r.manages = true }
-func busy(r *route)    { r.busy = true }
-func claims(r *route)  { r.claims = true }
+func waits(r *route)       { r.waits = true }
+func waitsIf(r *route)     { r.waitsIf = true }
+func streams(r *route)     { r.waits, r.streams = true, true }
+func changesKeys(r *route) { r.changesKeys = true }
+func manages(r *route)     { r.manages = true }
+func busy(r *route)        { r.busy = true }
+func claims(r *route)      { r.claims = true }
 
 // table is every route of the API, as in internal/http/routes.go and api/openapi.yaml.
 func table() []*route {
@@ -122,7 +122,7 @@ func table() []*route {
 	add(put, "/cell/queues/{name}", toHome)
 	add(post, "/cell/queues/{name}/keys", toHome)
 	add(get, "/cell/keys", toHome)
-	add(put, "/cell/keys", toHome, ofKeys)
+	add(put, "/cell/keys", toHome)
 	add(get, "/stats/queues", ofAllQueues)
 	add(get, "/stats/executions", ofAllQueues)
 	add(get, "/stats/processes", ofAllQueues)
@@ -169,13 +169,13 @@ func table() []*route {
 	add(post, "/subscriptions/{name}/resume", toHome)
 	add(get, "/subscriptions/{name}/stream", toHome, streams)
 
-	add(post, "/keys", toHome, ofKeys)
+	add(post, "/keys", toHome, changesKeys)
 	add(get, "/keys", toHome)
 	add(get, "/keys/self", toHome)
 	add(get, "/keys/{id}", toHome)
-	add(patch, "/keys/{id}", toHome, ofKeys)
-	add(post, "/keys/{id}/rotate", toHome, ofKeys)
-	add(del, "/keys/{id}", toHome, ofKeys)
+	add(patch, "/keys/{id}", toHome, changesKeys)
+	add(post, "/keys/{id}/rotate", toHome, changesKeys)
+	add(del, "/keys/{id}", toHome, changesKeys)
 	add(get, "/audit", toHome)
 
 	add(get, "/sources", toHome)

@@ -308,8 +308,10 @@ func provokeNotHome(h *environment) {
 var keyCopy = `{"id":"k3x7q2ac","name":"copied","scopes":["read"],"queues":null,"topics":null,"rate_per_second":null,"rate_burst":null,"hash":"` + strings.Repeat("0a", 32) + `","verifier":"` + strings.Repeat("0b", 32) + `","previous_hash":null,"previous_verifier":null,"previous_until":null,"expires_at":null,"revoked_at":null,"version":1,"created_at":"2026-02-03T04:05:06+00:00","updated_at":"2026-02-03T04:05:06+00:00"}`
 
 func provokeKeyCopies(h *environment) {
-	h.call("PUT", "/cell/keys", `{"keys":[`+keyCopy+`]}`).wantProblem(problem.LastAdminKey) // without a key, nobody could manage keys then
-	h.try("PUT", "/cell/keys", `{"keys":[]}`).wantProblem(problem.ValidationFailed)
+	h.call("PUT", "/cell/keys", `{"keys":[`+keyCopy+`]}`).wantProblem(problem.LastAdminKey)                                                             // without a key, nobody could manage keys then
+	for _, body := range []string{`{"keys":[]}`, `{"keys":[],"epoch":"e"}`, `{"keys":[],"complete":true}`, `{"keys":[],"epoch":"e","complete":true}`} { // the last one because this is home
+		h.try("PUT", "/cell/keys", body).wantProblem(problem.ValidationFailed)
+	}
 	h.call("PUT", "/cell/keys", `{"keys":[{"id":"k3x7q2ad","deleted":true}]}`).want(http.StatusOK)
 	h.call("GET", "/cell/keys?cursor=x", "").wantProblem(problem.InvalidCursor)
 	h.call("GET", "/cell/queues?cursor=x", "").wantProblem(problem.InvalidCursor)

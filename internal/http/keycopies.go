@@ -34,7 +34,10 @@ func (s *Server) listKeyCopies(r *http.Request, req listKeyCopiesRequest) (reply
 }
 
 type putKeyCopiesRequest struct {
-	Keys []json.RawMessage `json:"keys" validate:"required,min=1,max=1000" restrict:"-"`
+	Keys     []json.RawMessage `json:"keys" validate:"required,max=1000" restrict:"-"`
+	Epoch    string            `json:"epoch" validate:"min=1,max=64"`  // not given: they are put by hand
+	Before   string            `json:"before" validate:"min=1,max=64"` // that of the copies that are here
+	Complete bool              `json:"complete"`
 }
 
 // A putKeyCopy is what became of one copy.
@@ -46,14 +49,24 @@ type putKeyCopy struct {
 }
 
 type putKeyCopiesResponse struct {
-	Keys []putKeyCopy `json:"keys"`
+	Keys  []putKeyCopy `json:"keys"`
+	Epoch *string      `json:"epoch"` // that copies are taken of; null: these were put by hand
 }
 
 // putKeyCopies takes copies of the keys of home. As with a first key, callers without one must not be left without an admin key.
 func (s *Server) putKeyCopies(r *http.Request, req putKeyCopiesRequest) (reply, error) {
-	results, err := s.access.PutCopies(r.Context(), req.Keys, logOf(r).grant.IsOpen)
+	switch {
+	case req.Complete && req.Epoch == "":
+		return reply{}, problem.InField(problem.ValidationFailed, "#/complete", "must not be true without an epoch")
+	case len(req.Keys) == 0 && !req.Complete:
+		return reply{}, problem.InField(problem.ValidationFailed, "#/keys", "must not be empty unless the copies are complete")
+	}
+	results, err := s.access.PutCopies(r.Context(), access.PutCopiesParams{Copies: req.Keys, Epoch: req.Epoch, Before: req.Before, IsComplete: req.Complete, IsFirst: logOf(r).grant.IsOpen})
+	if stale, ok := errors.AsType[*access.StaleCopiesError](err); ok {
+		return reply{body: putKeyCopiesResponse{[]putKeyCopy{}, &stale.Current}}, nil
+	}
 	applied := 0
-	body := putKeyCopiesResponse{convert(results, func(put access.PutCopy) putKeyCopy {
+	body := putKeyCopiesResponse{Epoch: nextOf(req.Epoch), Keys: convert(results, func(put access.PutCopy) putKeyCopy {
 		out := putKeyCopy{ID: nextOf(put.ID), Result: put.Result}
 		if put.Result == access.CopyApplied {
 			applied++

@@ -790,7 +790,7 @@ $func$;
 -- Copies of keys: every cell checks its callers itself, so all of them have the keys of home. A gateway reads them at home and puts them on the other cells.
 
 -- Up to _limit copies of keys that have changed since _after_change, by their changes, each as an object: all that agent_service.put_key_copies() takes, with hashes
--- and verifiers, which are no secrets of much use, and without texts, which nobody has. A key that was deleted is {"id", "deleted": true}; these are left out
+-- and verifiers, which are no secrets of much use, and without texts, which nobody has, and its change. A key that was deleted is {"id", "deleted": true, "change"}; these are left out
 -- unless _with_deleted. For the service.
 create or replace function agent_service.read_key_copies(_after_change int8, _limit int4, _with_deleted boolean)
 returns table (change int8, copy jsonb)
@@ -801,7 +801,7 @@ set jit to off
 as $func$
 begin
   return query
-  select c.change, case when c.key is null then jsonb_build_object('id', c.id, 'deleted', true) else agent_private.key_copy(c.key) end
+  select c.change, case when c.key is null then jsonb_build_object('id', c.id, 'deleted', true) else agent_private.key_copy(c.key) end || jsonb_build_object('change', c.change)
   from
   ( select u.change, u.id, u.key -- first which ones, as copies take longer
     from
@@ -826,13 +826,22 @@ as $func$
   select v.version, agent_private.epoch() from agent_private.replica_version v where v.name = 'access'
 $func$;
 
--- Puts copies of keys on this cell, and returns what became of each, in the order given: applied; unchanged, when it is here as new or newer; deleted, when it was
--- deleted here and stays so; or refused, with the SQLSTATE and the reason. Of two states of a key that of the greater version counts, and of the same version the one that was changed later; a key that was
--- revoked stays revoked, and one that was deleted deleted, whatever comes after that. So copies may come in any order, and more than once, and the same is here at
--- the end. Versions and times are bounded: a copy beyond that is refused, but that of a revoked key is brought within. A revocation and a deletion hold whatever the versions are.
+-- Puts copies of keys of home on this cell, and returns what became of each, in the order given: applied; unchanged, when it is here as new or newer; deleted, when it was
+-- deleted here and stays so; or refused, with the SQLSTATE and the reason. Copies go one way: home takes none.
+-- What home says counts, in the order of its changes within an epoch: copies may come in any order, from several gateways at once, and more than once, and the state of the latest change is here at the end. Of
+-- another epoch than that of the latest copies they are taken if _before is that one, which nobody says who has not asked home since; else this raises QD075 with the epoch as its detail, and nothing is done. With _is_complete
+-- all keys of home have come in this epoch: copies that have not are deleted, as home has them no more. A revocation and a deletion hold whatever comes after them. Versions and times are bounded: a copy beyond
+-- that is refused, but that of a revoked key is brought within.
+-- Without an epoch copies are put by hand: only a key that is not here yet is taken, and that it was revoked or deleted.
 -- A copy is refused when no live admin key would be left: put it again when another one is here. With _is_first it has to be the first key ever: raises
 -- QD032 if there has been one, and QD031 if there is no live admin key then, and nothing is done. For the service.
-create or replace function agent_service.put_key_copies(_copies jsonb, _is_first boolean default false)
+create or replace function agent_service.put_key_copies
+( _copies jsonb
+, _is_first boolean default false
+, _epoch text default null
+, _before text default null
+, _is_complete boolean default false
+)
 returns table (id text, result text, state text, reason text)
 language plpgsql volatile
 security definer
@@ -846,6 +855,8 @@ declare
   _order int8;
   _results jsonb = '{}';
   _result jsonb;
+  _current text;
+  _gone agent.api_key;
 begin
   if jsonb_typeof(_copies) is distinct from 'array' or jsonb_array_length(_copies) > 1000 then
     perform agent_private.raise_invalid('keys', 'must be at most 1000');
@@ -853,6 +864,14 @@ begin
   select a.is_required into strict _is_required from agent.access a for update;
   if _is_first and _is_required then
     raise exception 'there has been a key' using errcode = 'QD032';
+  elsif _epoch is not null and (select coalesce(c.number, 0) from agent.cell c) = 0 then
+    perform agent_private.raise_invalid('epoch', 'must not be there: this is home, whose keys are copied, and takes no copies');
+  elsif _epoch is not null then
+    select e.epoch into strict _current from agent_private.copied_epoch e;
+    if _current is distinct from _epoch and _current is distinct from _before then
+      raise exception 'copies are taken of another epoch' using errcode = 'QD075', detail = coalesce(_current, '');
+    end if;
+    update agent_private.copied_epoch e set epoch = _epoch where e.epoch is distinct from _epoch;
   end if;
   -- What may leave no live admin key comes last, and in one order, so that two calls do not wait for each other.
   for _copy, _order in
@@ -861,13 +880,26 @@ begin
     order by (c.value ? 'deleted' or c.value ->> 'revoked_at' is not null or not coalesce(c.value -> 'scopes' ? 'admin', false)), c.value ->> 'id', c.ordinality
   loop
     begin
-      _result = jsonb_build_object('result', case when agent_private.put_key_copy(_copy) then 'applied'
+      _result = jsonb_build_object('result', case when agent_private.put_key_copy(_copy, _epoch) then 'applied'
         when not _copy ? 'deleted' and exists (select from agent_private.deleted_api_key d where d.id = _copy ->> 'id') then 'deleted'
         else 'unchanged' end);
     exception when sqlstate 'QD003' or sqlstate 'QD031' or integrity_constraint_violation or data_exception then
       _result = jsonb_build_object('result', 'refused', 'state', sqlstate, 'reason', sqlerrm);
     end;
     _results = jsonb_set(_results, array[_order::text], _result);
+  end loop;
+  for _gone in
+    select k.* from agent.api_key k where _is_complete and k.copied_epoch is not null and k.copied_epoch <> _epoch order by 'admin' = any (k.scopes), k.id for update
+  loop
+    begin
+      delete from agent.api_key k where k.id = _gone.id;
+      perform agent_private.check_admin_left(_gone);
+      delete from agent_private.deleted_api_key d where d.id = _gone.id; -- home may have it again one day
+      delete from agent_private.session s where s.key_id = _gone.id;
+      perform agent_private.record_audit('key.copy', _gone.id, '{"gone": true}');
+    exception when sqlstate 'QD031' then
+      null; -- it is the last admin key, and stays
+    end;
   end loop;
   if _is_first and exists (select from agent.api_key)
     and not exists (select from agent.api_key k where 'admin' = any (k.scopes) and agent_private.is_live_api_key(k))
@@ -882,8 +914,8 @@ begin
 end
 $func$;
 
--- Puts one copy of a key on this cell, and returns whether anything has changed. The caller has locked agent.access. Raises QD003 and QD031.
-create or replace function agent_private.put_key_copy(_copy jsonb)
+-- Puts one copy of a key on this cell, of an epoch or by hand, and returns whether anything has changed. The caller has locked agent.access. Raises QD003 and QD031.
+create or replace function agent_private.put_key_copy(_copy jsonb, _epoch text)
 returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -891,10 +923,12 @@ as $func$
 declare
   _id text = _copy ->> 'id';
   _before agent.api_key;
-  _bounded agent.api_key;
   _key agent.api_key;
   _members jsonb;
   _exists boolean;
+  _is_newer boolean;
+  _revoked_at timestamptz;
+  _change int8;
   _unknown text;
 begin
   if not coalesce(_id ~ '^[a-z2-7]{8}$', false) then
@@ -919,15 +953,21 @@ begin
   end if;
 
   _members = agent_private.key_copy(_before);
-  for _unknown in select c from jsonb_object_keys(_copy) c where not _members ? c loop
+  for _unknown in select c from jsonb_object_keys(_copy) c where not _members ? c and c <> 'change' loop
     perform agent_private.raise_invalid(_unknown, 'is no member of a key');
   end loop;
+  if _epoch is not null and _copy ->> 'change' ~ '^-?[0-9]{1,18}$' then
+    _change = (_copy ->> 'change')::int8;
+  end if;
   if _copy ->> 'revoked_at' is null then -- nothing that a copy says keeps a revocation away
+    if _epoch is not null and _change is null then
+      perform agent_private.raise_invalid('change', 'must be an integer, as home has given it');
+    end if;
     perform agent_private.check_copied_version(_copy);
     perform agent_private.copied_time(_copy, 'created_at'), agent_private.copied_time(_copy, 'updated_at');
     perform agent_private.copied_time(_copy, 'previous_until', agent_private.longest_grace());
   end if;
-  _key = jsonb_populate_record(null::agent.api_key, _copy - array['hash', 'verifier', 'previous_hash', 'previous_verifier']);
+  _key = jsonb_populate_record(null::agent.api_key, _copy - array['change', 'hash', 'verifier', 'previous_hash', 'previous_verifier']);
   _key.hash = decode(_copy ->> 'hash', 'hex');
   _key.verifier = decode(_copy ->> 'verifier', 'hex');
   _key.previous_hash = decode(_copy ->> 'previous_hash', 'hex');
@@ -947,25 +987,23 @@ begin
   end if;
 
   if _exists then
-    -- The same order everywhere, also of states that a failover has made out of one version.
-    _bounded = agent_private.bounded_key(_before);
-    if (_bounded.version, _bounded.updated_at, (_members - 'revoked_at')::text collate "C")
-      >= (_key.version, _key.updated_at, (agent_private.key_copy(_key) - 'revoked_at')::text collate "C")
-    then
-      _key.revoked_at = least(_before.revoked_at, _key.revoked_at);
-      if _key.revoked_at is not distinct from _before.revoked_at then
-        return false;
-      end if;
-      update agent.api_key k set revoked_at = _key.revoked_at where k.id = _id;
+    _is_newer = coalesce(_change is not null and (_before.copied_epoch is distinct from _epoch or _before.copied_change < _change), false);
+    _revoked_at = least(_before.revoked_at, _key.revoked_at);
+    if _is_newer then
+      update agent.api_key k set copied_epoch = _epoch, copied_change = _change where k.id = _id;
     else
-      _key.revoked_at = least(_before.revoked_at, _key.revoked_at);
-      update agent.api_key k
-      set name = _key.name, scopes = _key.scopes, queues = _key.queues, topics = _key.topics, rate_per_second = _key.rate_per_second, rate_burst = _key.rate_burst
-      , hash = _key.hash, verifier = _key.verifier, previous_hash = _key.previous_hash, previous_verifier = _key.previous_verifier
-      , previous_until = _key.previous_until, expires_at = _key.expires_at, revoked_at = _key.revoked_at, version = _key.version
-      , created_at = _key.created_at, updated_at = _key.updated_at
-      where k.id = _id;
+      _key = _before;
     end if;
+    _key.revoked_at = _revoked_at;
+    if agent_private.key_copy(_key) = agent_private.key_copy(_before) then
+      return false;
+    end if;
+    update agent.api_key k
+    set name = _key.name, scopes = _key.scopes, queues = _key.queues, topics = _key.topics, rate_per_second = _key.rate_per_second, rate_burst = _key.rate_burst
+    , hash = _key.hash, verifier = _key.verifier, previous_hash = _key.previous_hash, previous_verifier = _key.previous_verifier
+    , previous_until = _key.previous_until, expires_at = _key.expires_at, revoked_at = _key.revoked_at, version = _key.version
+    , created_at = _key.created_at, updated_at = _key.updated_at
+    where k.id = _id;
     perform agent_private.check_admin_left(_before);
     if _key.revoked_at is not null and _before.revoked_at is null then
       delete from agent_private.session s where s.key_id = _id;
@@ -973,11 +1011,12 @@ begin
   else
     insert into agent.api_key
       ( id, name, scopes, queues, topics, rate_per_second, rate_burst, hash, verifier, previous_hash, previous_verifier, previous_until, expires_at, revoked_at
-      , version, created_at, updated_at
+      , version, created_at, updated_at, copied_epoch, copied_change
       )
     values
       ( _id, _key.name, _key.scopes, _key.queues, _key.topics, _key.rate_per_second, _key.rate_burst, _key.hash, _key.verifier, _key.previous_hash
       , _key.previous_verifier, _key.previous_until, _key.expires_at, _key.revoked_at, _key.version, _key.created_at, _key.updated_at
+      , coalesce(_epoch, ''), _change
       );
   end if;
   perform agent_private.record_audit

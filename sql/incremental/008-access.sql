@@ -20,6 +20,8 @@ create table agent.api_key
 , created_at timestamptz not null default clock_timestamp()
 , updated_at timestamptz not null default clock_timestamp()
 , change int8 not null default 0
+, copied_epoch text collate "C"
+, copied_change int8
 , constraint api_key_id check (id ~ '^[a-z2-7]{8}$')
 , constraint api_key_name check (length(name) between 1 and 255)
 , constraint api_key_scopes check
@@ -46,7 +48,16 @@ comment on column agent.api_key.previous_hash is 'of the text before the latest 
 comment on column agent.api_key.previous_verifier is 'of the text before the latest rotation';
 comment on column agent.api_key.previous_until is 'until when the text before the latest rotation is accepted';
 comment on column agent.api_key.change is 'the number of its latest change, in one order for all keys';
+comment on column agent.api_key.copied_epoch is
+  'of home, when the key was copied from there last; empty: by hand, from anywhere; null: it was made here';
+comment on column agent.api_key.copied_change is 'its change at home that is here, among those of the epoch';
 create index api_key_change on agent.api_key (change);
+
+create table agent_private.copied_epoch
+( epoch text collate "C"
+);
+comment on table agent_private.copied_epoch is 'which epoch of home copies of keys are taken of; one row, null as long as none were';
+insert into agent_private.copied_epoch default values;
 
 create table agent_private.deleted_api_key
 ( id text collate "C" not null
@@ -54,8 +65,8 @@ create table agent_private.deleted_api_key
 , constraint deleted_api_key_pkey primary key (id)
 );
 comment on table agent_private.deleted_api_key is
-  'the ids of keys that were deleted; they stay, so that a copy of such a key that comes late, from a gateway or a cell '
-  'that was away, does not bring it back';
+  'the ids of keys that were deleted; they stay, so that a copy of such a key that comes late, from a gateway that was '
+  'away, does not bring it back';
 comment on column agent_private.deleted_api_key.change is 'the number of its deletion, among those of changes';
 create index deleted_api_key_change on agent_private.deleted_api_key (change);
 
