@@ -135,8 +135,8 @@ func TestDataBecomeTheEvent(t *testing.T) {
 		"binary NUL":           {binary("Content-Type", "text/plain"), "\x00", `{"data_base64":"AA=="}`, DataBase64},
 		"binary protobuf":      {binary("Content-Type", "application/protobuf"), "a", `{"data_base64":"YQ=="}`, DataBase64},
 		"binary nothing":       {binary("Content-Type", "application/json"), "", `{}`, DataNone},
-		"binary JSON, untyped": {binary(), `{"a":1}`, `{"a":1}`, DataObject},
-		"binary text, untyped": {binary(), `a`, `{"data":"a"}`, DataValue},
+		"binary JSON, untyped": {binary(), `{"a":1}`, `{"data_base64":"eyJhIjoxfQ=="}`, DataBase64},
+		"binary text, untyped": {binary(), `a`, `{"data_base64":"YQ=="}`, DataBase64},
 	} {
 		events, _, err := Decode(c.header, []byte(c.body), 1000)
 		if err != nil {

@@ -403,7 +403,7 @@ func (e *Event) setBody(contentType string, body []byte) (detail string) {
 	switch {
 	case len(body) == 0:
 		e.Shape, e.Event = DataNone, json.RawMessage("{}")
-	case isJSON(media) || media == "" && utf8.Valid(body) && json.Valid(body):
+	case isJSON(media):
 		switch {
 		case !isUTF8(charset) || !utf8.Valid(body):
 			return "must be in UTF-8, as it is JSON"
@@ -430,7 +430,7 @@ func isText(media, charset string) bool {
 	if !isUTF8(charset) {
 		return false
 	}
-	return media == "" || charset != "" || strings.HasPrefix(media, "text/") || strings.HasSuffix(media, "/xml") || strings.HasSuffix(media, "+xml") ||
+	return charset != "" || strings.HasPrefix(media, "text/") || strings.HasSuffix(media, "/xml") || strings.HasSuffix(media, "+xml") ||
 		media == "application/x-www-form-urlencoded"
 }
 
@@ -473,6 +473,14 @@ func (e *Event) setAttributes(attributes map[string]any, at func(name string) st
 	if at := text("time"); at != "" {
 		e.Time, _ = parseRFC3339(at)
 	}
+}
+
+// EventTime returns the time of the event; nil: it says none.
+func (e *Event) EventTime() *time.Time {
+	if _, isSaid := e.Attributes["time"]; !isSaid {
+		return nil
+	}
+	return &e.Time
 }
 
 // violation says what is wrong with an attribute of any name; empty: nothing.

@@ -158,9 +158,7 @@ func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, 
 		if req.Delay != nil {
 			p.Delay, p.AtOnce = *req.Delay, *req.Delay == 0
 		}
-		if !e.Time.IsZero() {
-			p.EventTS = &e.Time
-		}
+		p.EventTS = e.EventTime()
 		if req.KeepRaw != 0 {
 			p.Raw = &queue.RawBody{Body: req.Sent, MediaType: mediaType(r), Keep: req.KeepRaw}
 		}
@@ -187,7 +185,7 @@ func timeRefused(err error, in []cloudevents.Event) error {
 	var bad problem.Fields
 	now := time.Now() // which is only to tell which of them it was
 	for i := range in {
-		if at := in[i].Time; !at.IsZero() && (len(in) == 1 || at.Before(now.AddDate(-10, 0, 0)) || at.After(now.AddDate(0, 0, 1))) {
+		if at := in[i].EventTime(); at != nil && (len(in) == 1 || at.Before(now.AddDate(-10, 0, 0)) || at.After(now.AddDate(0, 0, 1))) {
 			bad.Add(in[i].Pointer("time"), invalid.Detail)
 		}
 	}

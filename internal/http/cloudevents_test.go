@@ -142,6 +142,7 @@ func TestBadCloudEventIsRefusedWithItsPlace(t *testing.T) {
 		"deep data":             {"", structured, ce("1", `,"data":`+strings.Repeat("[", 100)+strings.Repeat("]", 100)), problem.TooDeep, "#/data" + strings.Repeat("/0", 63)},
 		"long data":             {"", structured, ce("1", `,"data":"`+strings.Repeat("x", 1<<20)+`"`), problem.BodyTooLarge, "#/data"},
 		"an old time":           {"", structured, ce("1", `,"time":"1970-01-01T00:00:00Z"`), problem.ValidationFailed, "#/time"},
+		"the earliest time":     {"", structured, ce("1", `,"time":"0001-01-01T00:00:00Z"`), problem.ValidationFailed, "#/time"},
 		"an old time in a list": {"", batched, `[` + ce("1", "") + `,` + ce("2", `,"time":"1970-01-01T00:00:00Z"`) + `]`, problem.ValidationFailed, "#/1/time"},
 	} {
 		p := h.with("Content-Type", c.media).try("POST", "/cloudevents"+c.query, c.body).wantProblem(c.want)

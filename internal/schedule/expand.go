@@ -82,7 +82,7 @@ func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]I
 			if earliest.After(certainUntil) {
 				certainUntil = earliest
 			}
-			if ends := r.Ends.instant(); ends != nil && instant.UTC.After(*ends) {
+			if ends := r.lastInstant(); ends != nil && instant.UTC.After(*ends) {
 				more = more && !earliest.After(*ends)
 				continue
 			}
@@ -243,14 +243,58 @@ func (e *expander) draft(spec Spec, after *time.Time) (*draft, error) {
 
 	start := cmp.Or(spec.At.local(), locals[0], spec.Starts.local(), locals[1], &localAt).Truncate(time.Second)
 	d.At = &Moment{Time: start}
-	d.series = rec.series(start, spec.Leap, cmp.Or(rec.until.local(), locals[2]))
-	if err := d.series.check(e.budget, "rrule", rec.option.Count); err != nil {
+	if d.UntilAt = rec.until.instant(); d.UntilAt != nil { // a later civil time may come before it
+		d.series = rec.series(start, spec.Leap, new(locals[2].Add(longestGap)))
+		return d, d.series.check(e.budget, "rrule", 0)
+	}
+	d.series = rec.series(start, spec.Leap, rec.until.local())
+	count := rec.option.Count
+	if d.Gap == GapSkip {
+		count = 0
+	}
+	if err := d.series.check(e.budget, "rrule", count); err != nil {
 		return nil, err
+	}
+	if count < rec.option.Count {
+		if err := e.endAfter(d, rec.option.Count); err != nil {
+			return nil, err
+		}
 	}
 	if last := civil(d.series.until); last.Before(lastTime) {
 		d.LastLocal = &last
 	}
 	return d, nil
+}
+
+// endAfter ends the series of a draft after count times that the clocks of its zone show: RFC 5545 does not count others.
+func (e *expander) endAfter(d *draft, count int) error {
+	looked := 0
+	for from := civil(d.series.start); count > 0; {
+		times, err := e.take(&d.row, from, min(count+afterGap, 1000))
+		if err != nil || len(times) == 0 {
+			return fieldOf(err, "rrule")
+		}
+		if looked += len(times); looked > maxCandidates {
+			return &InvalidError{Field: "rrule", Detail: "takes too long to expand: too many of its times do not come"}
+		}
+		resolutions, err := resolve(e.ctx, e.q, times)
+		if err != nil {
+			return err
+		}
+		for i, res := range resolutions {
+			if res.Fault != nil {
+				return &InvalidError{Field: "timezone", Detail: *res.Fault}
+			}
+			if from = times[i].at.Add(time.Microsecond); res.At == nil {
+				continue
+			}
+			if count--; count == 0 {
+				d.series.until = times[i].at.Unix()
+				break
+			}
+		}
+	}
+	return nil
 }
 
 // setNext sets the first occurrence from d.at on that has not happened, or a single time, whenever it is.
@@ -294,7 +338,7 @@ func (e *expander) move(d *draft, before row) error {
 		return &InvalidError{Field: "timezone", Detail: *fault}
 	}
 	at := resolutions[0].At
-	if ends := d.Ends.instant(); at == nil || ends != nil && at.After(*ends) {
+	if ends := d.lastInstant(); at == nil || ends != nil && at.After(*ends) {
 		return e.setNextAfter(d, *before.NextLocal)
 	}
 	if at.Before(d.at) {

@@ -207,7 +207,7 @@ func (s *Service) simpleFirings(ctx context.Context, q querier, dues []*due) (fi
 		return nil, nil, err
 	}
 	for i, d := range simple {
-		r, ends := resolutions[i], d.Ends.instant()
+		r, ends := resolutions[i], d.lastInstant()
 		if r.Fault != nil || r.At == nil || r.IsShifted || r.IsKnown || !r.At.After(d.Now) || ends != nil && r.At.After(*ends) {
 			rest = append(rest, d)
 			continue

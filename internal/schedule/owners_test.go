@@ -50,6 +50,40 @@ func TestOwnersMoveResolvesTheSameLocalTimesAnew(t *testing.T) {
 	}
 }
 
+// UNTIL in UTC is the same instant wherever the owner is.
+func TestUntilStaysWhereItIsWhenItsOwnerMoves(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	env.owner(t, "ada", "Europe/London")
+	made := env.create(t, schedule.Spec{Owner: "ada", RRule: "FREQ=DAILY;UNTIL=20400110T090000Z", At: moment(t, "2040-01-10T09:00:00")})
+	more := env.create(t, schedule.Spec{Owner: "ada", RRule: "FREQ=DAILY;UNTIL=20400110T143000Z", At: moment(t, "2040-01-09T09:00:00")})
+	if format(made.NextAt) != "2040-01-10T09:00:00Z" {
+		t.Fatalf("made: %+v", made)
+	}
+	upcoming := func() string {
+		t.Helper()
+		got, err := env.Occurrences(t.Context(), schedule.OccurrencesParams{ID: more.ID, Upcoming: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var texts []string
+		for _, i := range got.Upcoming {
+			texts = append(texts, format(&i.UTC))
+		}
+		return fmt.Sprint(texts)
+	}
+	if got := upcoming(); got != "[2040-01-09T09:00:00Z 2040-01-10T09:00:00Z]" {
+		t.Errorf("in London: %s", got)
+	}
+	env.owner(t, "ada", "America/New_York")
+	if got := upcoming(); got != "[2040-01-09T14:00:00Z 2040-01-10T14:00:00Z]" {
+		t.Errorf("in New York: %s", got)
+	}
+	if got := env.get(t, made.ID); got.NextAt != nil && !got.NextAt.Before(time.Date(2040, 1, 10, 9, 0, 1, 0, time.UTC)) {
+		t.Errorf("it comes after its end: %+v", got)
+	}
+}
+
 // East across the due time: it is over there, and has not come: it comes now, by every policy. West after it came: it does not come again.
 func TestOwnersMoveNeitherLosesAnOccurrenceNorFiresItTwice(t *testing.T) {
 	t.Parallel()

@@ -379,7 +379,8 @@ func (l Limited) Delete(ctx context.Context, id int64, ifVersions []int64) error
 // row is a schedule with the fields that callers do not see.
 type row struct {
 	Schedule
-	LastLocal    *time.Time    // the end that COUNT and UNTIL of its rule come to
+	LastLocal    *time.Time    // the end that COUNT of its rule comes to, or UNTIL, if that is a civil time
+	UntilAt      *time.Time    // UNTIL of its rule, if that is an instant
 	NextExact    *pg.Timestamp // NextAt as it is stored
 	IsUnplanned  bool          // NextLocal does not come: the next one after it is to be found
 	Deduplicated bool          // an earlier call with the same key created it
@@ -397,7 +398,7 @@ type row struct {
 // times.
 const columns = `s.id, s.name, s.owner, s.queue, s.topic, s.type, s.priority, s.group_key as "group", coalesce(s.event, '{}') as event, s.kind, s.rule, s.at_local,
 	s.at_instant, s.timezone, s.zone, s.gap, s.overlap, s.leap, s.misfire, s.starts_local, s.starts_at, s.ends_local, s.ends_at,
-	s.last_local, s."count", s.fired, s.status, s.version, s.next_local, s.next_at, s.next_at as next_exact, s.created_at, s.updated_at,
+	s.last_local, s.until_at, s."count", s.fired, s.status, s.version, s.next_local, s.next_at, s.next_at as next_exact, s.created_at, s.updated_at,
 	s.status_reason, s.is_unplanned`
 
 // row returns the schedule s that a statement's from clause returns, with the deadline of a call.
@@ -435,6 +436,15 @@ func selectRow(ctx context.Context, q querier, sql string, args ...any) (row, er
 	r, err := pg.CollectOne[row](rows)
 	r.complete()
 	return r, err
+}
+
+// lastInstant returns the instant after which nothing comes; nil: there is none.
+func (r *row) lastInstant() *time.Time {
+	ends := r.Ends.instant()
+	if ends == nil || r.UntilAt != nil && r.UntilAt.Before(*ends) {
+		return r.UntilAt
+	}
+	return ends
 }
 
 // complete sets the fields that follow from the columns of a row.
@@ -491,7 +501,7 @@ func (r *row) parse() (err error) {
 	case RRule:
 		var rec *recurrence
 		if rec, err = parseRecurrence(r.RRule); err == nil {
-			r.series = rec.series(r.At.Time, r.Leap, r.LastLocal) // lastLocal is the end by COUNT, too
+			r.series = rec.series(r.At.Time, r.Leap, r.LastLocal)
 		}
 	}
 	return err
@@ -506,7 +516,7 @@ func (r *row) record() (string, error) {
 		"gap": r.Gap, "overlap": r.Overlap, "leap": r.Leap, "misfire": r.Misfire,
 		"starts_local": timestamp(r.Starts.local()), "starts_at": timestamp(r.Starts.instant()),
 		"ends_local": timestamp(r.Ends.local()), "ends_at": timestamp(r.Ends.instant()),
-		"last_local": timestamp(r.LastLocal), "count": pg.OrNull(r.Count),
+		"last_local": timestamp(r.LastLocal), "until_at": timestamp(r.UntilAt), "count": pg.OrNull(r.Count),
 		"next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt), "is_unplanned": r.IsUnplanned,
 	})
 	if err != nil {

@@ -143,12 +143,30 @@ func TestPreviewFollowsTheClocksOfTheZone(t *testing.T) {
 			s.Starts, s.Ends = moment(t, "2026-06-01T06:30:01Z"), moment(t, "2026-06-03T02:29:00")
 		}), "2026-03-07T12:00:00Z", []string{"2026-06-02T02:30:00=2026-06-02T06:30:00Z"}},
 		"until an instant": {with(daily, func(s *schedule.Spec) { s.RRule = "FREQ=DAILY;UNTIL=20260602T063000Z" }), "2026-06-01T06:30:00Z", []string{"2026-06-02T02:30:00=2026-06-02T06:30:00Z"}},
-		"count":            {with(daily, func(s *schedule.Spec) { s.Count = 1 }), "2026-06-01T06:30:00Z", []string{"2026-06-02T02:30:00=2026-06-02T06:30:00Z"}},
-		"leap":             {schedule.Spec{RRule: "FREQ=YEARLY", At: moment(t, "2024-02-29T09:00:00"), Timezone: "Asia/Kolkata", Leap: schedule.LeapMar1}, "2026-12-01T00:00:00Z", []string{"2027-03-01T09:00:00=2027-03-01T03:30:00Z", "2028-02-29T09:00:00=2028-02-29T03:30:00Z"}},
+		"until the first of two": {with(daily, func(s *schedule.Spec) {
+			s.RRule, s.At = "FREQ=DAILY;UNTIL=20261101T060000Z", moment(t, "2026-10-31T01:30:00")
+		}), "2026-10-30T00:00:00Z", []string{"2026-10-31T01:30:00=2026-10-31T05:30:00Z", "2026-11-01T01:30:00=2026-11-01T05:30:00Z repeated"}},
+		"until before the last of two": {with(daily, func(s *schedule.Spec) {
+			s.RRule, s.At, s.Overlap = "FREQ=DAILY;UNTIL=20261101T053500Z", moment(t, "2026-10-31T01:30:00"), schedule.OverlapLast
+		}), "2026-10-30T00:00:00Z", []string{"2026-10-31T01:30:00=2026-10-31T05:30:00Z"}},
+		"until before the end of a gap": {with(daily, func(s *schedule.Spec) {
+			s.RRule, s.At = "FREQ=DAILY;UNTIL=20260308T070000Z", moment(t, "2026-03-07T02:30:00")
+		}), "2026-03-06T00:00:00Z", []string{"2026-03-07T02:30:00=2026-03-07T07:30:00Z"}},
+		"until a local time": {with(daily, func(s *schedule.Spec) {
+			s.RRule, s.At = "FREQ=DAILY;UNTIL=20260308T023000", moment(t, "2026-03-07T02:30:00")
+		}), "2026-03-06T00:00:00Z", []string{"2026-03-07T02:30:00=2026-03-07T07:30:00Z", "2026-03-08T02:30:00=2026-03-08T07:30:00Z skipped"}},
+		"count of a rule without what is skipped": {with(daily, func(s *schedule.Spec) {
+			s.RRule, s.At, s.Gap = "FREQ=DAILY;COUNT=3", moment(t, "2026-03-07T02:30:00"), schedule.GapSkip
+		}), "2026-03-06T00:00:00Z", []string{"2026-03-07T02:30:00=2026-03-07T07:30:00Z", "2026-03-09T02:30:00=2026-03-09T06:30:00Z", "2026-03-10T02:30:00=2026-03-10T06:30:00Z"}},
+		"count of a rule with what is moved": {with(daily, func(s *schedule.Spec) {
+			s.RRule, s.At = "FREQ=DAILY;COUNT=3", moment(t, "2026-03-07T02:30:00")
+		}), "2026-03-06T00:00:00Z", []string{"2026-03-07T02:30:00=2026-03-07T07:30:00Z", "2026-03-08T02:30:00=2026-03-08T07:30:00Z skipped", "2026-03-09T02:30:00=2026-03-09T06:30:00Z"}},
+		"count": {with(daily, func(s *schedule.Spec) { s.Count = 1 }), "2026-06-01T06:30:00Z", []string{"2026-06-02T02:30:00=2026-06-02T06:30:00Z"}},
+		"leap":  {schedule.Spec{RRule: "FREQ=YEARLY", At: moment(t, "2024-02-29T09:00:00"), Timezone: "Asia/Kolkata", Leap: schedule.LeapMar1}, "2026-12-01T00:00:00Z", []string{"2027-03-01T09:00:00=2027-03-01T03:30:00Z", "2028-02-29T09:00:00=2028-02-29T03:30:00Z"}},
 	} {
 		after := instant(t, c.after)
 		n := len(c.want)
-		if name == "over" || name == "starts, ends" || name == "count" || name == "starts at an instant, ends locally" || name == "until an instant" {
+		if name == "over" || name == "starts, ends" || name == "starts at an instant, ends locally" || strings.HasPrefix(name, "until") || strings.HasPrefix(name, "count") {
 			n = 50 // there are no more
 		}
 		got, err := env.Preview(t.Context(), schedule.PreviewParams{Spec: c.spec, After: &after, N: n})

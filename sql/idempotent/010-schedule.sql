@@ -178,13 +178,13 @@ begin
   perform agent_private.watch_zone(_s.zone);
   insert into agent.schedule as s
   ( name, owner, queue, topic, type, priority, group_key, event, kind, rule, at_local, at_instant, timezone, zone
-  , gap, overlap, leap, misfire, starts_local, starts_at, ends_local, ends_at, last_local, "count"
+  , gap, overlap, leap, misfire, starts_local, starts_at, ends_local, ends_at, last_local, until_at, "count"
   , status, next_local, next_at, idempotency_key, request_hash
   )
   values
   ( _s.name, _s.owner, _s.queue, _s.topic, _s.type, coalesce(_s.priority, 0), _s.group_key, _s.event, _s.kind, _s.rule, _s.at_local, _s.at_instant, _s.timezone, _s.zone
   , coalesce(_s.gap, 'forward'), coalesce(_s.overlap, 'first'), coalesce(_s.leap, 'feb28'), coalesce(_s.misfire, 'once')
-  , _s.starts_local, _s.starts_at, _s.ends_local, _s.ends_at, _s.last_local, _s."count"
+  , _s.starts_local, _s.starts_at, _s.ends_local, _s.ends_at, _s.last_local, _s.until_at, _s."count"
   , case when _s.next_at is null then 'completed' else 'active' end, _s.next_local, _s.next_at, _key, _hash
   )
   on conflict (idempotency_key) where idempotency_key is not null do nothing
@@ -254,7 +254,7 @@ begin
   , at_local = _s.at_local, at_instant = _s.at_instant, timezone = _s.timezone, zone = _s.zone
   , gap = _s.gap, overlap = _s.overlap, leap = _s.leap, misfire = _s.misfire
   , starts_local = _s.starts_local, starts_at = _s.starts_at, ends_local = _s.ends_local, ends_at = _s.ends_at
-  , last_local = _s.last_local, "count" = _s."count", status = _s.status, next_local = _s.next_local, next_at = _s.next_at
+  , last_local = _s.last_local, until_at = _s.until_at, "count" = _s."count", status = _s.status, next_local = _s.next_local, next_at = _s.next_at
   , is_unplanned = _s.is_unplanned, version = s.version + 1, updated_at = now()
   where s.id = _id
   returning s.* into _s;
@@ -579,7 +579,7 @@ begin
   where s.id = any(_ids) and s.status in ('active', 'paused') and not agent_private.is_representable_time(s.next_local);
   return query
   with moving as materialized
-  ( select s.id, coalesce(_zone, s.zone) as zone, s.next_at, s.ends_at
+  ( select s.id, coalesce(_zone, s.zone) as zone, s.next_at, least(s.ends_at, s.until_at) as ends_at
     , agent.resolve_local(s.next_local, coalesce(_zone, s.zone), s.gap, s.overlap) as at
     from
     ( select s.*

@@ -37,6 +37,7 @@ create table agent.schedule
 , ends_local timestamp
 , ends_at timestamptz
 , last_local timestamp
+, until_at timestamptz
 , "count" int4
 , fired int8 not null default 0
 , status text collate "C" not null default 'active'
@@ -87,7 +88,8 @@ comment on column agent.schedule.leap is 'when a yearly 29 February is in other 
 comment on column agent.schedule.misfire is 'of the missed occurrences: once, the latest fires; all, each does; skip, none does';
 comment on column agent.schedule.starts_local is 'no occurrence is before; starts_at as a local time';
 comment on column agent.schedule.ends_local is 'no occurrence is after; ends_at as a local time';
-comment on column agent.schedule.last_local is 'the last time that the rule''s own COUNT leaves';
+comment on column agent.schedule.last_local is 'the last time that the rule''s own COUNT leaves, or its UNTIL, if that is a local time';
+comment on column agent.schedule.until_at is 'the rule''s own UNTIL, if that is an instant: no occurrence is after';
 comment on column agent.schedule."count" is 'so many occurrences become events at most';
 comment on column agent.schedule.fired is 'so many did';
 comment on column agent.schedule.version is 'grows with each change by a caller';
