@@ -63,7 +63,7 @@ var neverFilled = []string{"agent.server_change", "agent.outgoing"}
 // working are tables whose rows the process changes while it works, or that a migration changes.
 var working = []string{
 	"agent.version", "agent.process_metric", "agent.execution", "agent.server", "agent.upkeep", "agent.queue_latest", "agent_private.group_sample",
-	"agent.log_count", "agent.log_topic",
+	"agent.queue_sampling", "agent.queue_outcome", "agent.log_count", "agent.log_topic",
 }
 
 // fillTables has every table of the schema have a row that stays while nobody works on the queue "kept".

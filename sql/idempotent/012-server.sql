@@ -57,6 +57,7 @@ begin
   else
     _highest = greatest(_highest, _seen);
   end if;
+  _now = clock_timestamp(); -- after those events, of which one may have been inserted just now
 
   if _highest > _now then
     for _queue, _lane in
