@@ -98,30 +98,6 @@ func (c *Client) DeleteCell(ctx context.Context, number int, p DeleteCellParams)
 	return err
 }
 
-// A QueueCopy is what a queue is set to on a cell, for other cells: its policy and its push, whose secrets are sealed.
-type QueueCopy struct {
-	Policy json.RawMessage `json:"policy"`
-	Push   json.RawMessage `json:"push"`
-}
-
-// GetQueueCopy returns what a queue is set to on a cell, for [Client.PutQueueCopy] on another one.
-func (c *Client) GetQueueCopy(ctx context.Context, queue string) (QueueCopy, error) {
-	var copied QueueCopy
-	_, err := c.Do(ctx, Request{Path: "/cell/queues/" + escape(queue)}, &copied)
-	return copied, err
-}
-
-// PutQueueCopy has a queue be set on a cell as on another one, and reports whether anything was different.
-func (c *Client) PutQueueCopy(ctx context.Context, queue string, copied QueueCopy) (changed bool, err error) {
-	var put putQueueCopy
-	_, err = c.Do(ctx, Request{Method: http.MethodPut, Path: "/cell/queues/" + escape(queue), Body: copied, Repeatable: true}, &put)
-	return put.Changed, err
-}
-
-type putQueueCopy struct {
-	Changed bool `json:"changed"`
-}
-
 // A ForwardedEvent is what became of an event that home has had wait for a cell.
 type ForwardedEvent struct {
 	// Forwarded is its id at home, and ID that on the cell; 0 if it was refused.
@@ -444,5 +420,82 @@ func (c *Client) PutKeyCopies(ctx context.Context, copies KeyCopiesPut) (PutKeyC
 		copies.Keys = []json.RawMessage{}
 	}
 	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/cell/keys", Body: copies}, &put)
+	return put, err
+}
+
+// SettingsFilter says which copies of settings of queues to list.
+type SettingsFilter struct {
+	// AfterVersion and Epoch are those of an earlier listing: only queues that were set since are listed. Zero: all that are set to something.
+	AfterVersion int64  `query:"after_version"`
+	Epoch        string `query:"epoch"`
+	Queue        string `query:"queue"` // only this one
+	Limit        int    `query:"limit"` // of a page
+}
+
+// Settings are copies of what queues are set to, their policies and pushes, for other cells. Secrets of pushes are sealed.
+type Settings struct {
+	Queues []json.RawMessage `json:"queues"`
+	// Version and Epoch are those to list the next changes from.
+	Version int64  `json:"version"`
+	Epoch   string `json:"epoch"`
+	// Complete says that no other queues are set to something.
+	Complete bool    `json:"complete"`
+	Next     *string `json:"next"`
+}
+
+// ListSettings returns copies of settings of queues, all pages of them, for [Client.PutSettings] on another cell.
+func (c *Client) ListSettings(ctx context.Context, filter SettingsFilter) (Settings, error) {
+	var all Settings
+	query := queryOf(filter)
+	for first := true; ; first = false {
+		var page Settings
+		if _, err := c.Do(ctx, Request{Path: "/cell/settings", Query: query}, &page); err != nil {
+			return Settings{}, err
+		}
+		if first {
+			all = page
+		} else {
+			all.Queues = append(all.Queues, page.Queues...)
+		}
+		if all.Next = page.Next; all.Next == nil {
+			return all, nil
+		}
+		query.Set("cursor", *page.Next)
+	}
+}
+
+// A PutQueueSettings is what became of a copy of the settings of a queue.
+type PutQueueSettings struct {
+	Queue *string `json:"queue"`
+	// Result is "applied", "unchanged" if the settings were there as new or newer, or "refused"; Code and Detail say why.
+	Result string `json:"result"`
+	Code   string `json:"code,omitzero"`
+	Detail string `json:"detail,omitzero"`
+}
+
+// SettingsPut are copies of settings of queues for a cell.
+type SettingsPut struct {
+	Queues []json.RawMessage `json:"queues"` // at most 1,000
+	// Epoch is that of home that the copies are of; empty: they are put by hand, and queues are set as they say. Before is that of the copies that are on the cell, when it is another one.
+	Epoch  string `json:"epoch,omitzero"`
+	Before string `json:"before,omitzero"`
+	// Complete says that all settings of home have come in this epoch: those of other queues that were copied end.
+	Complete bool `json:"complete,omitzero"`
+}
+
+// PutSettings are what became of copies, in their order.
+type PutSettings struct {
+	Queues []PutQueueSettings `json:"queues"`
+	// Epoch is the one that copies are taken of; nil: these were put by hand. If it is another one than that of the copies, nothing was done.
+	Epoch *string `json:"epoch"`
+}
+
+// PutSettings puts copies of home's settings of queues on a cell, and returns what became of each.
+func (c *Client) PutSettings(ctx context.Context, copies SettingsPut) (PutSettings, error) {
+	var put PutSettings
+	if copies.Queues == nil {
+		copies.Queues = []json.RawMessage{}
+	}
+	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/cell/settings", Body: copies}, &put)
 	return put, err
 }

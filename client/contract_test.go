@@ -82,11 +82,9 @@ var wires = map[string]wire{
 	"showVersion":    {response: Version{}},
 	"getCell":        {response: Cell{}},
 
-	"getQueueCopy": {response: QueueCopy{}},
-	"putQueueCopy": {request: QueueCopy{}, response: putQueueCopy{}},
-	"leaveKeys":    {request: leaveKeysRequest{}, response: leftKeys{}},
-	"listCells":    {response: cellList{}},
-	"putCell":      {request: PutCellParams{}, response: ListedCell{}},
+	"leaveKeys": {request: leaveKeysRequest{}, response: leftKeys{}},
+	"listCells": {response: cellList{}},
+	"putCell":   {request: PutCellParams{}, response: ListedCell{}},
 	"deleteCell": {query: struct {
 		Keys string `query:"keys"`
 	}{}},
@@ -99,9 +97,11 @@ var wires = map[string]wire{
 	"listCellQueues": {query: struct {
 		Limit int `query:"limit"`
 	}{}, response: cellQueues{}},
-	"listKeyCopies":  {query: KeyCopyFilter{}, response: KeyCopies{}},
-	"putKeyCopies":   {request: KeyCopiesPut{}, response: PutKeyCopies{}},
-	"listPlacements": {query: PlacementFilter{}, response: Placements{}},
+	"listKeyCopies":   {query: KeyCopyFilter{}, response: KeyCopies{}},
+	"putKeyCopies":    {request: KeyCopiesPut{}, response: PutKeyCopies{}},
+	"listQueueCopies": {query: SettingsFilter{}, response: Settings{}},
+	"putQueueCopies":  {request: SettingsPut{}, response: PutSettings{}},
+	"listPlacements":  {query: PlacementFilter{}, response: Placements{}},
 
 	"livez":  {},
 	"readyz": {},

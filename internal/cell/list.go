@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pg"
@@ -25,20 +24,6 @@ func (s *Service) List(ctx context.Context) ([]Listed, error) {
 func (s *Service) Put(ctx context.Context, number int, url *string, takesNew, keysNow bool) (Listed, error) {
 	put, err := pg.WriteOne[Listed](ctx, &s.writes, `select `+listedColumns+` from agent.put_cell($1, $2, $3, $4)`, number, url, takesNew, keysNow)
 	return put, wrap("listing a cell", err)
-}
-
-// QueueCopy returns what a queue is set to on this cell, its policy and its push with sealed secrets, for other cells.
-func (s *Service) QueueCopy(ctx context.Context, queue string) (json.RawMessage, error) {
-	rows, _ := s.pool.Query(ctx, `select agent_service.read_queue_copy($1)`, queue)
-	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[json.RawMessage])
-	return found, wrap("copying a queue", err)
-}
-
-// PutQueueCopy has a queue be set here as it is on another cell, and reports whether anything was different. It fails with an *InvalidError.
-func (s *Service) PutQueueCopy(ctx context.Context, queue string, copied json.RawMessage) (changed bool, err error) {
-	type put struct{ Changed bool }
-	got, err := pg.WriteOne[put](ctx, &s.writes, `select agent_service.put_queue_copy($1, $2) as changed`, queue, copied)
-	return got.Changed, wrap("putting a copy of a queue", err)
 }
 
 // Delete takes a cell off the list. With keysNow it does so also while idempotency keys that were used there count, which are given up. It fails with ErrNotHome, ErrNotListed and an

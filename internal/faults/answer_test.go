@@ -363,7 +363,7 @@ func (c *answerless) run() {
 	c.lose(lostCall{"pause_queue", post, "/queues/q/pause", "", nil, false, count(`agent.queue where name = 'q' and paused`), 1, 0})
 
 	c.lose(lostCall{"place_queue", put, "/queues/placed/placement", `{"cells":[1]}`, nil, false, count(`agent.placement where queue = 'placed' and cells = '{1}'`), 1, 0})
-	c.lose(lostCall{"put_queue_copy", put, "/cell/queues/copied", `{"policy":{"max_attempts":5}}`, nil, false, count(`agent.queue where name = 'copied' and max_attempts = 5`), 1, 0})
+	c.lose(lostCall{"put_queue_copies", put, "/cell/settings", `{"queues":[{"queue":"copied","policy":{"max_attempts":5}}]}`, nil, false, count(`agent.queue where name = 'copied' and max_attempts = 5`), 1, 0})
 	c.lose(lostCall{"insert_forwarded_events", post, "/cell/events", `{"events":[{"id":7,"event":{},"publication":{"forward":{"queue":"forwarded"}}}]}`, nil, false, count(`agent.event where queue = 'forwarded'`), 1, 0})
 	c.lose(lostCall{"put_cell", put, "/cells/9", `{"takes_new":false}`, nil, false, count(`agent.listed_cell where cell = 9`), 1, 0})
 	c.lose(lostCall{"delete_cell", del, "/cells/9", "", nil, false, count(`agent.listed_cell where cell = 9`), 0, 0})

@@ -44,9 +44,8 @@ type cell struct {
 	key       string // of an admin; empty: the cell needs none
 	calls     pool   // places of calls that are answered soon
 	waiting   pool   // places of those that may wait
-	behind    behind // queues that it has to be set for
 	state     atomic.Pointer[state]
-	keys      *level
+	levels    [subjects]*level
 	prepare   func(context.Context, *cell) error // before the cell is used; nil: nothing is done
 	log       zerolog.Logger
 	takesNew  atomic.Bool            // new queues may be placed there, and queues on all cells are on it
@@ -77,7 +76,7 @@ var (
 
 func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cell { //nolint:revive // the context is of the whole gateway
 	c := &cell{
-		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cmp.Or(cfg.Keys[number], cfg.Key), drain: drain, first: make(chan struct{}), keys: newLevel(),
+		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cmp.Or(cfg.Keys[number], cfg.Key), drain: drain, first: make(chan struct{}), levels: [subjects]*level{newLevel(), newLevel()},
 		log: cfg.Logger.With().Int("cell", number).Logger(),
 		transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext,
@@ -175,7 +174,9 @@ func (c *cell) use(before *state, now time.Time) {
 		c.log.Info().Str("url", c.url.String()).Msg("the cell can be used")
 	}
 	if c.state.CompareAndSwap(before, next) && !before.usable {
-		c.keys.wakeUp() // they may have changed since it was prepared
+		for _, l := range c.levels { // home may have changed since it was prepared
+			l.wakeUp()
+		}
 	}
 }
 
@@ -236,7 +237,9 @@ func (c *cell) verify(ctx context.Context, header http.Header) error {
 		}
 		return &wrongCellError{"Its URL leads to another cell.", "its URL leads to another cell: " + found, false}
 	}
-	c.keys.sawEpoch(got.Epoch)
+	for _, l := range c.levels {
+		l.sawEpoch(got.Epoch)
+	}
 	return nil
 }
 

@@ -92,6 +92,15 @@ func (g *Gateway) cellsEver(queue string) ([]*cell, error) {
 	return g.among(sets), nil
 }
 
+// sets are the cells that a placement names, and its former ones.
+func (p *placement) sets() []cellSet {
+	sets := []cellSet{p.Cells}
+	for _, f := range p.Former {
+		sets = append(sets, f.Cells)
+	}
+	return sets
+}
+
 // among returns the cells that one of the sets has, by their numbers.
 func (g *Gateway) among(sets []cellSet) []*cell {
 	var found []*cell
@@ -192,11 +201,12 @@ func (g *Gateway) watch(ctx context.Context, at *cell) {
 	ctx, at.stop = context.WithCancel(ctx)
 	if at.number != home {
 		at.prepare = g.prepare
-		g.watching.Go(func() { g.keepLevel(ctx, at) })
+		for of := range subjects {
+			g.watching.Go(func() { g.keepLevel(ctx, at, of) })
+		}
 		g.watching.Go(func() { g.forward(ctx, at) })
 	}
 	g.watching.Go(func() { g.lookForStrays(ctx, at) })
-	g.watching.Go(func() { g.keepSet(ctx, at) })
 	g.watching.Go(func() {
 		at.watch(ctx)
 		at.transport.CloseIdleConnections()

@@ -53,6 +53,18 @@ func toHome(g *Gateway, c *call, _ *http.Request) error {
 	return nil
 }
 
+// usesAtHome is for calls that set the queue in the path, which is done at home: they place it.
+func usesAtHome(g *Gateway, c *call, r *http.Request) error {
+	queue := pathValue(r, "name")
+	if isQueue(queue) { // home says what is wrong with others
+		c.queue = queue
+		if _, err := g.place(c, r, queue); err != nil {
+			return err
+		}
+	}
+	return toHome(g, c, r)
+}
+
 // byID is for calls about what has an id: its cell is in it.
 func byID(g *Gateway, c *call, r *http.Request) error {
 	return g.toCellOf(c, pathValue(r, "id"))
@@ -104,6 +116,17 @@ func (g *Gateway) toQueue(c *call, queue string) error {
 		c.target, err = g.leadingCell(p)
 	}
 	return err
+}
+
+// leadingCell returns the cell of a placement that answers about its push: the first one; home, of a queue that is on all.
+func (g *Gateway) leadingCell(p *placement) (*cell, error) {
+	if p.Cells == nil {
+		return g.home(), nil
+	}
+	if at := g.cell(p.Cells[0]); at != nil {
+		return at, nil
+	}
+	return nil, g.unknownCell(p.Cells[0])
 }
 
 // byPathQueue is for calls about the queue in the path.

@@ -17,10 +17,28 @@ import (
 	"github.com/queued/queued/internal/rounds"
 )
 
-// Keys are made at home, and every cell checks its callers itself. So gateways put copies of them on all cells: one way, as home says. A cell has the keys of home before it is used, and again whenever one
-// has changed at home; it is used no more when it does not take a change. Any number of gateways do it at once, of whatever age: cells take the changes of an epoch of home in any order and more than once,
-// and end the same. Another epoch of home says that it may have lost changes: all keys are put then, and a cell takes them only from who has asked home after the cell has said which epoch it knows. Another
-// epoch of the cell says that it may have lost copies: all are put again.
+// Keys are made at home, and queues are set there, and every cell goes by its own of both. So gateways put copies of them on all cells: one way, as home says. A cell has what home has before it is used, and again
+// whenever something has changed at home; it is used no more when it does not take a change of keys. Any number of gateways do it at once, of whatever age: cells take the changes of an epoch of home in any order
+// and more than once, and end the same. Another epoch of home says that it may have lost changes: all copies are put then, and a cell takes them only from who has asked home after the cell has said which epoch it
+// knows. Another epoch of the cell says that it may have lost copies: all are put again.
+
+// A subject is what copies are of.
+type subject int
+
+const (
+	ofKeys subject = iota
+	ofSettings
+	subjects
+)
+
+// path is where copies are read and put.
+func (s subject) path() string { return [subjects]string{"/cell/keys", "/cell/settings"}[s] }
+
+// member has the copies in a call.
+func (s subject) member() string { return [subjects]string{"keys", "queues"}[s] }
+
+// String returns what copies are of, as one says it.
+func (s subject) String() string { return [subjects]string{"keys", "settings of queues"}[s] }
 
 // How copies are put.
 const (
@@ -31,13 +49,13 @@ const (
 	spreadTime     = 3 * time.Second // that a caller who has changed something waits for one cell
 )
 
-// A mark is how far changes of home's keys are known. The zero value is: not at all.
+// A mark is how far changes of home are known. The zero value is: not at all.
 type mark struct {
 	version int64
 	epoch   string
 }
 
-// A level is how far a cell has the keys of home.
+// A level is how far a cell has the keys, or the settings of queues, of home.
 type level struct {
 	busy  chan struct{}        // full while copies are put; it guards the next one
 	home  mark                 // what has changed up to this is on the cell
@@ -50,12 +68,6 @@ type level struct {
 
 func newLevel() *level {
 	return &level{busy: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
-}
-
-// isAt reports whether the cell has all changes of home up to a mark, as far as this gateway knows.
-func (l *level) isAt(m mark) bool {
-	known := l.known.Load()
-	return known != nil && *known == m
 }
 
 // sawEpoch notes the epoch of the cell.
@@ -74,9 +86,10 @@ func (l *level) wakeUp() {
 	}
 }
 
-// A copiesPage is an answer to GET /cell/keys.
+// A copiesPage is an answer to GET /cell/keys or /cell/settings: it has one of the two lists.
 type copiesPage struct {
-	Keys     []json.RawMessage `json:"keys"`
+	Keys     []json.RawMessage `json:"keys,omitzero"`
+	Queues   []json.RawMessage `json:"queues,omitzero"`
 	Next     *string           `json:"next"`
 	Version  int64             `json:"version"`
 	Epoch    string            `json:"epoch"`
@@ -86,8 +99,10 @@ type copiesPage struct {
 // mark is what to go on from, of a first page.
 func (p *copiesPage) mark() mark { return mark{p.Version, p.Epoch} }
 
+func (p *copiesPage) copies() []json.RawMessage { return append(p.Keys, p.Queues...) }
+
 // errOtherEpoch is why all keys have to be put, as home says them now.
-var errOtherEpoch = errors.New("home or the cell knows another epoch of keys")
+var errOtherEpoch = errors.New("home or the cell knows another epoch")
 
 // A homeCopiesError is of home: the cell that was to be brought level has nothing to do with it.
 type homeCopiesError struct{ cause error }
@@ -98,13 +113,13 @@ func (e *homeCopiesError) Error() string { return "home: " + e.cause.Error() }
 func (e *homeCopiesError) Unwrap() error { return e.cause }
 
 // readCopies reads copies that have changed at home since a mark, page by page, and returns the mark to go on from. isAll: they are all that there are.
-func (g *Gateway) readCopies(ctx context.Context, after mark, use func(page *copiesPage, isAll bool) error) (mark, error) {
+func (g *Gateway) readCopies(ctx context.Context, of subject, after mark, use func(page *copiesPage, isAll bool) error) (mark, error) {
 	at := g.home()
 	query := after.query(copiesPageSize)
 	isAll := false
 	for isFirst := true; ; isFirst = false {
 		page := new(copiesPage)
-		_, text, err := at.fetch(ctx, http.MethodGet, "/cell/keys?"+query.Encode(), at.ownHeader(), nil, maxCopiesPage)
+		_, text, err := at.fetch(ctx, http.MethodGet, of.path()+"?"+query.Encode(), at.ownHeader(), nil, maxCopiesPage)
 		if err == nil {
 			err = json.Unmarshal(text, page)
 		}
@@ -133,56 +148,56 @@ func (m mark) query(limit int) url.Values {
 	return query
 }
 
-// A copiesPut is a call of PUT /cell/keys.
-type copiesPut struct {
-	Keys     []json.RawMessage `json:"keys"`
-	Epoch    string            `json:"epoch"`
-	Before   string            `json:"before,omitzero"`
-	Complete bool              `json:"complete,omitzero"`
-}
-
 // putCopies puts copies of an epoch on a cell. before is the epoch that the cell has said it knows, empty if it was not asked: when it knows another one, that is noted there, and the call fails with errOtherEpoch.
-func putCopies(ctx context.Context, at *cell, epoch string, before *string, copies []json.RawMessage, isComplete bool) error {
+func putCopies(ctx context.Context, at *cell, of subject, epoch string, before *string, copies []json.RawMessage, isComplete bool) error {
 	for isFirst := true; len(copies) > 0 || isFirst && isComplete; isFirst = false {
 		n, size := 0, 0
 		for n < len(copies) && (n == 0 || size+len(copies[n]) < maxPutBytes) {
 			size += len(copies[n])
 			n++
 		}
-		put := copiesPut{append([]json.RawMessage{}, copies[:n]...), epoch, *before, isComplete && n == len(copies)}
+		put := map[string]any{of.member(): append([]json.RawMessage{}, copies[:n]...), "epoch": epoch, "complete": isComplete && n == len(copies)}
+		if *before != "" {
+			put["before"] = *before
+		}
 		copies = copies[n:]
 		body, err := json.Marshal(put)
 		if err != nil {
 			return err
 		}
 		var answer struct {
-			Epoch string `json:"epoch"`
-			Keys  []struct {
-				ID     string `json:"id"`
-				Result string `json:"result"`
-				Code   string `json:"code"`
-				Detail string `json:"detail"`
-			} `json:"keys"`
+			Epoch  string    `json:"epoch"`
+			Keys   []copyPut `json:"keys"`
+			Queues []copyPut `json:"queues"`
 		}
-		if err := at.do(ctx, http.MethodPut, "/cell/keys", at.jsonHeader(), bytes.NewReader(body), &answer); err != nil {
+		if err := at.do(ctx, http.MethodPut, of.path(), at.jsonHeader(), bytes.NewReader(body), &answer); err != nil {
 			return err
 		}
 		if answer.Epoch != epoch {
 			*before = answer.Epoch
 			return errOtherEpoch
 		}
-		for _, one := range answer.Keys {
+		for _, one := range append(answer.Keys, answer.Queues...) {
 			if one.Result == "refused" {
-				at.log.Error().Str(failure.Field, "key "+one.Code).Str("id", one.ID).Str("error", one.Detail).Msg("the cell does not take the copy of a key")
+				at.log.Error().Str(failure.Field, of.member()+" "+one.Code).Str("of", one.ID+one.Queue).Str("error", one.Detail).Msg("the cell does not take a copy of " + of.String())
 			}
 		}
 	}
 	return nil
 }
 
-// bringLevel puts on a cell what it does not have of home's keys, by the end of ctx. It fails with a *homeCopiesError if home cannot be asked.
-func (g *Gateway) bringLevel(ctx context.Context, at *cell) error {
-	l := at.keys
+// A copyPut is what became of a copy, of the key or the queue.
+type copyPut struct {
+	ID     string `json:"id"`
+	Queue  string `json:"queue"`
+	Result string `json:"result"`
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// bringLevel puts on a cell what it does not have of home's, by the end of ctx. It fails with a *homeCopiesError if home cannot be asked.
+func (g *Gateway) bringLevel(ctx context.Context, at *cell, of subject) error {
+	l := at.levels[of]
 	select {
 	case l.busy <- struct{}{}:
 	case <-ctx.Done():
@@ -196,8 +211,8 @@ func (g *Gateway) bringLevel(ctx context.Context, at *cell) error {
 			l.home = mark{}
 		}
 		var after mark
-		after, err = g.readCopies(ctx, l.home, func(page *copiesPage, isAll bool) error {
-			return putCopies(ctx, at, page.Epoch, &before, page.Keys, isAll && page.Next == nil)
+		after, err = g.readCopies(ctx, of, l.home, func(page *copiesPage, isAll bool) error {
+			return putCopies(ctx, at, of, page.Epoch, &before, page.copies(), isAll && page.Next == nil)
 		})
 		if err == nil {
 			l.home = after
@@ -212,35 +227,41 @@ func (g *Gateway) bringLevel(ctx context.Context, at *cell) error {
 	return err
 }
 
-// prepare gives a cell the keys of home before it is used. While home cannot be asked, the cell is used with the keys that it has.
+// prepare gives a cell what home has before it is used. While home cannot be asked, the cell is used with what it has.
 func (g *Gateway) prepare(ctx context.Context, at *cell) error {
 	ctx, cancel := context.WithTimeout(ctx, levelTime)
 	defer cancel()
-	err := g.bringLevel(ctx, at)
-	if ofHome, ok := errors.AsType[*homeCopiesError](err); ok {
-		at.log.Warn().Func(failure.Of(ofHome)).Msg("the cell has the keys that it had, as those of home could not be read")
-		return nil
-	}
-	if err != nil {
-		return &wrongCellError{"It could not be given the keys of home.", fmt.Sprintf("it could not be given the keys of home: %v", err), false}
+	for of := range subjects {
+		err := g.bringLevel(ctx, at, of)
+		if ofHome, ok := errors.AsType[*homeCopiesError](err); ok {
+			at.log.Warn().Func(failure.Of(ofHome)).Msgf("the cell has the %s that it had, as those of home could not be read", of)
+			continue
+		}
+		if err != nil {
+			return &wrongCellError{fmt.Sprintf("It could not be given the %s of home.", of), fmt.Sprintf("it could not be given the %s of home: %v", of, err), false}
+		}
 	}
 	return nil
 }
 
-// pushWithin brings a cell that is used level with home within a time. A cell that does not let that happen is not used until it has what it needs.
-func (g *Gateway) pushWithin(ctx context.Context, at *cell, limit time.Duration) error {
+// pushWithin brings a cell that is used level with home within a time. A cell that does not take changes of keys is not used until it has what it needs.
+func (g *Gateway) pushWithin(ctx context.Context, at *cell, of subject, limit time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := g.bringLevel(limited, at)
-	if err != nil && ctx.Err() == nil && !errors.As(err, new(*homeCopiesError)) {
+	err := g.bringLevel(limited, at, of)
+	switch {
+	case err == nil || ctx.Err() != nil || errors.As(err, new(*homeCopiesError)):
+	case of == ofKeys:
 		at.fallBehind(fmt.Errorf("it could not be given the keys of home: %w", err))
+	default:
+		at.log.Warn().Func(failure.Of(err)).Msgf("the cell has not taken the %s of home yet", of)
+		at.levels[of].wakeUp()
 	}
 	return err
 }
 
-// spread puts on all cells what a caller has changed at home, before the caller is told. Cells that do not have it then are named in the answer.
-func (g *Gateway) spread(ctx context.Context, c *call) {
-	var missing []int
+// spread puts on all cells what a caller has changed at home, before the caller is told. It returns the numbers of those that do not have it then.
+func (g *Gateway) spread(ctx context.Context, of subject) (missing []int) {
 	var mu sync.Mutex
 	var putting sync.WaitGroup
 	for _, at := range g.cells() {
@@ -248,7 +269,7 @@ func (g *Gateway) spread(ctx context.Context, c *call) {
 			continue
 		}
 		putting.Go(func() {
-			if at.isUp() && g.pushWithin(ctx, at, spreadTime) == nil {
+			if at.isUp() && g.pushWithin(ctx, at, of, spreadTime) == nil {
 				return
 			}
 			mu.Lock()
@@ -257,41 +278,44 @@ func (g *Gateway) spread(ctx context.Context, c *call) {
 		})
 	}
 	putting.Wait()
-	c.missing(missing)
+	return missing
 }
 
-// keysMark is how far changes of home's keys are known: what was found out under another one may be wrong.
-func (g *Gateway) keysMark() mark {
-	if m := g.homeKeys.Load(); m != nil {
+// markOf is how far changes of home are known.
+func (g *Gateway) markOf(of subject) mark {
+	if m := g.marks[of].Load(); m != nil {
 		return *m
 	}
 	return mark{}
 }
 
+// keysMark is markOf keys: what was found out about a caller under another one may be wrong.
+func (g *Gateway) keysMark() mark { return g.markOf(ofKeys) }
+
 // keepLevel brings a cell that is used level whenever something has changed at home, until ctx ends.
-func (g *Gateway) keepLevel(ctx context.Context, at *cell) {
+func (g *Gateway) keepLevel(ctx context.Context, at *cell, of subject) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-at.keys.wake:
+		case <-at.levels[of].wake:
 		}
-		if !at.isUp() || g.pushWithin(ctx, at, levelTime) == nil || !at.isUp() {
+		if !at.isUp() || g.pushWithin(ctx, at, of, levelTime) == nil || !at.isUp() {
 			continue // or it is brought level before it is used again
 		}
-		select { // home cannot be asked
+		select { // home cannot be asked, or the cell has not taken what it has
 		case <-ctx.Done():
 			return
 		case <-time.After(lookEvery):
-			at.keys.wakeUp()
+			at.levels[of].wakeUp()
 		}
 	}
 }
 
-// followKeys waits for changes of home's keys, and has cells brought level, until ctx ends.
-func (g *Gateway) followKeys(ctx context.Context) {
+// followHome waits for changes of home, and has cells brought level, until ctx ends.
+func (g *Gateway) followHome(ctx context.Context, of subject) {
 	pause := time.Duration(0)
-	limiter := g.rounds.Loop("following keys").Limiter()
+	limiter := g.rounds.Loop("following " + of.String()).Limiter()
 	for ctx.Err() == nil {
 		if pause > 0 {
 			select {
@@ -304,38 +328,38 @@ func (g *Gateway) followKeys(ctx context.Context) {
 			pause = minPause
 			continue
 		}
-		before, began := g.keysMark(), time.Now()
-		err := g.followKeysOnce(ctx, before)
+		before, began := g.markOf(of), time.Now()
+		err := g.followOnceOf(ctx, of, before)
 		switch {
 		case err == nil:
-			pause = limiter.Delay(g.keysMark() == before && time.Since(began) < rounds.MinWait)
+			pause = limiter.Delay(g.markOf(of) == before && time.Since(began) < rounds.MinWait)
 		case ctx.Err() == nil:
-			g.home().log.Error().Func(failure.Of(err)).Msg("changes of the keys of home could not be followed")
+			g.home().log.Error().Func(failure.Of(err)).Msgf("changes of the %s of home could not be followed", of)
 			pause = min(max(2*pause, minPause), maxPause)
 		}
 	}
 }
 
-func (g *Gateway) followKeysOnce(ctx context.Context, known mark) error {
+func (g *Gateway) followOnceOf(ctx context.Context, of subject, known mark) error {
 	limited, cancel := context.WithTimeout(ctx, followWait+followSpare)
 	defer cancel()
 	query := known.query(1)
-	if known != (mark{}) {
+	if known != (mark{}) && of == ofKeys {
 		query.Set("wait", followWait.String())
 	}
 	began := time.Now()
 	page := new(copiesPage)
-	if err := g.home().do(limited, http.MethodGet, "/cell/keys?"+query.Encode(), g.home().ownHeader(), nil, page); err != nil {
+	if err := g.home().do(limited, http.MethodGet, of.path()+"?"+query.Encode(), g.home().ownHeader(), nil, page); err != nil {
 		return err
 	}
 	now := page.mark()
-	g.homeKeys.Store(&now)
+	g.marks[of].Store(&now)
 	for _, at := range g.cells() {
-		if at.number != home && !at.keys.isAt(now) {
-			at.keys.wakeUp()
+		if at.number != home && (page.Complete || len(page.copies()) > 0) {
+			at.levels[of].wakeUp()
 		}
 	}
-	if known != (mark{}) && len(page.Keys) == 0 && time.Since(began) < minFollow { // home does not let anybody wait
+	if known != (mark{}) && len(page.copies()) == 0 && time.Since(began) < minFollow { // home does not let anybody wait
 		select {
 		case <-ctx.Done():
 		case <-time.After(minFollow):

@@ -2,41 +2,37 @@ package gateway
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
 )
 
-// deleteQueue is for the deletion of the queue in the path, which all cells are asked for: something on a cell that holds no part of a queue may name it, such as a source, a
-// subscription or a schedule.
+// deleteQueue is for the deletion of the queue in the path: home decides, which knows what names it, and the cells that hold a part of it follow.
 func deleteQueue(g *Gateway, c *call, r *http.Request) error {
 	queue := pathValue(r, "name")
 	if c.target = g.home(); !isQueue(queue) {
 		return nil
 	}
 	c.queue = queue
-	cells, err := g.holdersOf(queue, false)
+	holders, err := g.cellsOf(queue)
 	if err != nil {
 		return err
 	}
-	return g.chooseAmong(c, r, append(cells, g.cellsBut(cells)...), func(g *Gateway, c *call, r *http.Request, _ []*cell, body []byte) error {
-		return g.answerDelete(c, r, cells, body)
-	})
+	if others := slices.DeleteFunc(slices.Clone(holders), func(at *cell) bool { return at == g.home() }); len(others) > 0 {
+		c.answer = func(r *http.Request) error { return g.answerDelete(c, r, holders, others) }
+	}
+	return nil
 }
 
-// answerDelete deletes a queue on the cells that hold a part of it. What a cell would refuse is refused before anything is deleted: that something names the queue, that
-// there are events, or leases.
-func (g *Gateway) answerDelete(c *call, r *http.Request, cells []*cell, body []byte) error {
+// answerDelete deletes a queue at home, and then on the others. What a cell would refuse is refused before anything is deleted: that there are events, or leases.
+func (g *Gateway) answerDelete(c *call, r *http.Request, holders, others []*cell) error {
 	// Who may not delete the queue is told so, and learns nothing else.
-	if err := g.rehearse(r.Context(), c, cells[0], c.partWith(r, body)); !isAnswer(err, http.StatusPreconditionFailed) && !isAnswer(err, http.StatusNotFound) {
+	if err := g.rehearse(r.Context(), c, g.home(), c.partWith(r, nil)); !isAnswer(err, http.StatusPreconditionFailed) && !isAnswer(err, http.StatusNotFound) {
 		return err
 	}
 	waiting, leased := int64(0), int64(0)
-	for _, at := range cells {
-		if len(cells) == 1 { // which counts them itself
-			break
-		}
+	for _, at := range holders {
 		has, err := g.countsOf(r.Context(), at, c.queue)
 		if err != nil {
 			return away(at.number, "Cell "+at.label+" holds a part of the queue, and cannot be asked whether it has events. Nothing was deleted; retry.", err)
@@ -50,39 +46,82 @@ func (g *Gateway) answerDelete(c *call, r *http.Request, cells []*cell, body []b
 	case waiting > 0 && queryOf(r, "purge", "") != "true":
 		return refuse(queueNotEmpty, "The queue has events: %d. Send ?purge=true to move them into history as cancelled, or move them to another queue first.", waiting)
 	}
-	if err := g.checkUnnamed(c, r, g.cellsBut(cells)); err != nil {
+
+	var done struct {
+		Purged int64 `json:"purged"`
+	}
+	var answer *http.Response // the first success
+	add := func(part *part) error {
+		text, err := g.success(c, part)
+		var one struct {
+			Purged int64 `json:"purged"`
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &one)
+		}
+		if err == nil && answer == nil {
+			answer = part.resp
+		}
+		done.Purged += one.Purged
 		return err
 	}
-	return g.answerSums(c, r, cells, body)
-}
-
-// cellsBut returns all cells but some.
-func (g *Gateway) cellsBut(some []*cell) []*cell {
-	return slices.DeleteFunc(slices.Clone(g.cells()), func(at *cell) bool { return slices.Contains(some, at) })
-}
-
-// checkUnnamed has cells that hold no part of a queue delete it, which they refuse if something there names it. Else they have nothing to delete, but for what was left there.
-func (g *Gateway) checkUnnamed(c *call, r *http.Request, cells []*cell) error {
-	parts := g.askEach(r.Context(), c, cells, func(*cell) *http.Request {
-		part := withoutConditions(c.partWith(r, nil))
-		part.URL.RawQuery = "" // events that came there meanwhile stay
-		return part
-	})
-	var refused error
-	for _, part := range parts {
-		_, err := g.success(c, part)
-		var whole *answered
+	absent := add(g.ask(r.Context(), c, g.home(), c.partWith(r, nil)))
+	if absent != nil && !isAnswer(absent, http.StatusNotFound) {
+		return absent
+	}
+	var missing []int
+	for _, part := range g.askEach(r.Context(), c, others, func(*cell) *http.Request { return withoutConditions(c.partWith(r, nil)) }) {
+		err := add(part)
 		switch {
-		case err == nil || isAnswer(err, http.StatusNotFound) || refused != nil:
-		case errors.As(err, &whole) && whole.status < http.StatusInternalServerError:
-			refused = err
-		case r.Context().Err() != nil:
+		case err == nil || isAnswer(err, http.StatusNotFound):
+		case refusalOf(err) != nil:
 			return err
 		default:
-			refused = away(part.at.number, "Cell "+part.at.label+" cannot be asked whether something there names the queue. Nothing was deleted; retry.", err)
+			missing = append(missing, part.at.number)
 		}
 	}
-	return refused
+	if answer == nil && len(missing) == 0 {
+		return absent // all say so
+	}
+	if answer == nil {
+		return away(missing[0], "The queue could not be deleted on every cell that holds a part of it. Retry.", nil)
+	}
+	missing = append(missing, g.spread(r.Context(), ofSettings)...)
+	slices.Sort(missing)
+	c.missing(slices.Compact(missing))
+	text, err := json.Marshal(done)
+	if err != nil {
+		return err
+	}
+	writeAs(c, answer, append(text, '\n'))
+	return nil
+}
+
+// partWith returns a request to one of several cells with another body, and the conditions of the caller.
+func (c *call) partWith(r *http.Request, body []byte) *http.Request {
+	part := c.partOf(r, r.Method, r.URL.EscapedPath(), nil, body)
+	part.URL.RawQuery = r.URL.RawQuery // cells refuse what is malformed
+	if values := r.Header["If-None-Match"]; len(values) > 0 {
+		part.Header["If-None-Match"] = values
+	}
+	return part
+}
+
+// withoutConditions removes those of a request.
+func withoutConditions(r *http.Request) *http.Request {
+	r.Header.Del("If-Match")
+	r.Header.Del("If-None-Match")
+	return r
+}
+
+// writeAs answers a call with the answer of a cell, whose body was read or made anew.
+func writeAs(c *call, resp *http.Response, body []byte) {
+	for _, name := range []string{"Etag", "Location", "Idempotency-Replayed"} {
+		if values := resp.Header[name]; len(values) > 0 {
+			c.Header()[name] = values
+		}
+	}
+	(&answered{resp.StatusCode, resp.Header, body}).write(c)
 }
 
 // A waitingCount is how many events a cell has of a queue.

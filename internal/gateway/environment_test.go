@@ -35,12 +35,13 @@ const (
 
 // A fakeCell answers as a cell does, as far as the gateway asks by itself, and everything else as a test says.
 type fakeCell struct {
-	t      *testing.T
-	number int
-	server *httptest.Server
-	mux    *http.ServeMux
-	keys   *fakeKeys
-	queues atomic.Pointer[[]string] // with events
+	t        *testing.T
+	number   int
+	server   *httptest.Server
+	mux      *http.ServeMux
+	keys     *fakeKeys
+	settings *fakeSettings
+	queues   atomic.Pointer[[]string] // with events
 	// waiting has the answers to claims of the gateway's own, of queued.forward.<cell>, by the queue.
 	waiting map[string]chan string
 
@@ -68,7 +69,7 @@ type override struct {
 
 func newFakeCell(t *testing.T, number int) *fakeCell {
 	t.Helper()
-	f := &fakeCell{t: t, number: number, mux: http.NewServeMux(), keys: newFakeKeys(), waiting: make(map[string]chan string), placements: make(map[string]placement), changed: make(chan struct{})}
+	f := &fakeCell{t: t, number: number, mux: http.NewServeMux(), keys: newFakeKeys(), settings: newFakeSettings(), waiting: make(map[string]chan string), placements: make(map[string]placement), changed: make(chan struct{})}
 	f.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"status":"ok"}`) })
 	f.mux.HandleFunc("GET /cell", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+gatewayKey {
@@ -89,6 +90,8 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 	})
 	f.mux.HandleFunc("GET /cell/keys", f.keys.list)
 	f.mux.HandleFunc("PUT /cell/keys", f.keys.put)
+	f.mux.HandleFunc("GET /cell/settings", f.settings.list)
+	f.mux.HandleFunc("PUT /cell/settings", f.settings.put)
 	f.mux.HandleFunc("POST /queues/{name}/placement", f.place)
 	f.mux.HandleFunc("PUT /queues/{name}/placement", f.place)
 	f.mux.HandleFunc("GET /queues/{name}/placement", func(w http.ResponseWriter, r *http.Request) {
@@ -119,7 +122,7 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 		}
 		f.mu.Lock()
 		frozen := f.isFrozen
-		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/queues", "/placements", "/keys/self"}, r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/cell/queues/") {
+		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/settings", "/cell/queues", "/placements", "/keys/self"}, r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/cell/queues/") {
 			f.seen = append(f.seen, r.Method+" "+r.URL.Path)
 		}
 		f.mu.Unlock()

@@ -71,8 +71,8 @@ type Gateway struct {
 	complaints map[int]string // about cells that are listed, as they were logged
 	placements *placements
 	strays     *strays
-	homeKeys   atomic.Pointer[mark] // how far changes of home's keys are known; nil: not at all
-	turns      sync.Map             // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
+	marks      [subjects]atomic.Pointer[mark] // how far changes of home are known; nil: not at all
+	turns      sync.Map                       // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
 	waits      claimWaits
 	bodies     pool // memory of bodies, beyond freeBody each
 	proxy      *httputil.ReverseProxy
@@ -129,7 +129,9 @@ func (g *Gateway) Run(ctx context.Context) {
 	}
 	g.watching.Go(func() { g.findEmpty(ctx) })
 	g.watching.Go(func() { g.findUnused(ctx) })
-	g.watching.Go(func() { g.followKeys(ctx) })
+	for of := range subjects {
+		g.watching.Go(func() { g.followHome(ctx, of) })
+	}
 	g.follow(ctx)
 }
 

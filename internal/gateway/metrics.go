@@ -126,11 +126,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		set(heldBy, float64(at.calls.limit), at.label, "call")
 		set(heldBy, float64(at.waiting.limit), at.label, "wait")
 		set(strayQueues, float64(c.g.strays.count(at)), at.label)
-		if known := at.keys.known.Load(); known != nil {
+		if known := at.levels[ofKeys].known.Load(); known != nil {
 			set(keysVersion, float64(known.version), at.label)
 		}
 	}
-	if m := c.g.homeKeys.Load(); m != nil {
+	if m := c.g.marks[ofKeys].Load(); m != nil {
 		set(keysVersion, float64(m.version), c.g.home().label)
 	}
 	set(bodyBytes, float64(c.g.bodies.inUse()))

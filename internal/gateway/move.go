@@ -15,7 +15,7 @@ import (
 // noVersion is an ETag that no placement has: their versions begin far above.
 const noVersion = `"1"`
 
-// choosePlacement is for the placement of the queue in the path on other cells, which are set as those that it is on before new events go there: see move.
+// choosePlacement is for the placement of the queue in the path on other cells, which have what it is set to before new events go there: see move.
 func choosePlacement(g *Gateway, c *call, r *http.Request) error {
 	c.target = g.home()
 	queue := pathValue(r, "name")
@@ -34,7 +34,7 @@ func choosePlacement(g *Gateway, c *call, r *http.Request) error {
 	return nil
 }
 
-// move places a queue on cells, for the caller of r. Those that it comes to get its policy and its push from one that it is on.
+// move places a queue on cells, for the caller of r.
 func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, body []byte) error {
 	ctx, cancel := context.WithTimeout(r.Context(), placeTime)
 	defer cancel()
@@ -46,18 +46,8 @@ func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, bo
 	if err := g.checkKnown(ctx, cells); err != nil {
 		return err
 	}
-	source, targets, err := g.cellsToSet(queue, cells)
-	if err != nil {
+	if err := g.makeReady(ctx, queue, cells); err != nil {
 		return err
-	}
-	var copied []byte
-	if len(targets) > 0 {
-		if copied, err = g.copyOf(ctx, source, queue); err != nil {
-			return err
-		}
-		if err := g.setEach(ctx, targets, queue, copied); err != nil {
-			return err
-		}
 	}
 	placing := c.partOf(r, http.MethodPut, path, r.URL.Query(), body)
 	placing.Header["If-None-Match"] = r.Header["If-None-Match"]
@@ -69,11 +59,6 @@ func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, bo
 	made := new(placement)
 	if err := json.Unmarshal(text, made); err == nil && made.Queue == queue && made.isValid() {
 		g.placements.put(made)
-	}
-	if len(targets) > 0 { // it may have been changed on the source since
-		if again, err := g.copyOf(ctx, source, queue); err == nil && !bytes.Equal(again, copied) {
-			_ = g.setEach(ctx, targets, queue, again) // what it was set to a moment before is there in any case
-		}
 	}
 	writeAs(c, answer.resp, text)
 	return nil
@@ -106,69 +91,26 @@ func (g *Gateway) checkKnown(ctx context.Context, cells cellSet) error {
 	return refuse(validationFailed, "#/cells: the gateway knows no cell %d: PUT /cells/%[1]d with its URL lists it. Nothing was done.", number)
 }
 
-// cellsToSet returns the cells that a queue comes to when it is placed on these, and one that it is on. They must be usable.
-func (g *Gateway) cellsToSet(queue string, cells cellSet) (source *cell, targets []*cell, err error) {
+// makeReady makes sure that the cells that a queue comes to can be used and have the settings of home.
+func (g *Gateway) makeReady(ctx context.Context, queue string, cells cellSet) error {
 	p, err := g.placed(queue)
 	if err != nil {
-		return nil, nil, err
-	}
-	current := []*cell{g.home()}
-	if p != nil {
-		current = g.cellsIn(p.Cells)
+		return err
 	}
 	for _, at := range g.cellsIn(cells) {
 		switch {
-		case slices.Contains(current, at):
+		case p != nil && p.Cells.has(at.number):
+			continue
 		case !at.isUp():
-			return nil, nil, away(at.number, fmt.Sprintf("The queue cannot be placed on cell %d, which cannot be used. Nothing was done.", at.number), nil)
-		default:
-			targets = append(targets, at)
+			err = errAway
+		case at != g.home():
+			err = g.pushWithin(ctx, at, ofSettings, spreadTime)
 		}
-	}
-	i := slices.IndexFunc(current, (*cell).isUp)
-	if i < 0 && len(targets) > 0 {
-		number := home
-		if len(current) > 0 {
-			number = current[0].number
-		}
-		return nil, nil, away(number, fmt.Sprintf("The queue %q cannot be moved with its policy and its push, which are on cell %d: that cannot be used. Nothing was done. "+
-			"The same call at home itself places the queue without them.", queue, number), nil)
-	}
-	if i >= 0 {
-		source = current[i]
-	}
-	return source, targets, nil
-}
-
-// copyOf returns what a queue is set to on a cell.
-func (g *Gateway) copyOf(ctx context.Context, at *cell, queue string) ([]byte, error) {
-	var copied json.RawMessage
-	err := at.do(ctx, http.MethodGet, "/cell/queues/"+url.PathEscape(queue), at.ownHeader(), nil, &copied)
-	return copied, notSet(at, queue, err)
-}
-
-// setEach has a queue be set on cells as a copy says.
-func (g *Gateway) setEach(ctx context.Context, cells []*cell, queue string, copied []byte) error {
-	for _, at := range cells {
-		if err := notSet(at, queue, at.do(ctx, http.MethodPut, "/cell/queues/"+url.PathEscape(queue), at.jsonHeader(), bytes.NewReader(copied), nil)); err != nil {
-			return err
+		if err != nil {
+			return away(at.number, fmt.Sprintf("The queue cannot be placed on cell %d, which cannot be used, or has not taken the settings of queues from home. Nothing was done.", at.number), errors.New(err.Error()))
 		}
 	}
 	return nil
-}
-
-// notSet returns the problem with a copy of a queue that could not be read or put.
-func notSet(at *cell, queue string, err error) error {
-	refused, isAnswer := errors.AsType[*answered](err)
-	switch {
-	case err == nil:
-		return nil
-	case isAnswer && refused.status < http.StatusInternalServerError:
-		return away(at.number, fmt.Sprintf("Cell %d does not take the policy of the queue %q, or has no copy of it: it answered %d. The queue is where it was.", at.number, queue, refused.status), refused)
-	case isAnswer:
-		return refused
-	}
-	return away(at.number, fmt.Sprintf("Cell %d went away while the policy of the queue was read or put there. The queue is where it was; retry.", at.number), err)
 }
 
 // How gateways find out that former cells are empty.

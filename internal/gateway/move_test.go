@@ -10,103 +10,37 @@ import (
 	"time"
 )
 
-// A settable has fake cells keep what a queue is set to.
-type settable struct {
-	mu     sync.Mutex
-	copies map[int]string // by the number of the cell
-	reads  int
-	onRead func()
-}
-
-func newSettable(cells ...*fakeCell) *settable {
-	s := &settable{copies: make(map[int]string)}
-	for _, f := range cells {
-		f.mux.HandleFunc("GET /cell/queues/{name}", func(w http.ResponseWriter, _ *http.Request) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			_, _ = io.WriteString(w, s.copies[f.number])
-			if s.reads++; s.onRead != nil {
-				s.onRead()
-			}
-		})
-		f.mux.HandleFunc("PUT /cell/queues/{name}", func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Authorization") != "Bearer "+gatewayKey {
-				refuseCaller(w, r)
-				return
-			}
-			text, _ := io.ReadAll(r.Body)
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.copies[f.number] = string(text)
-			_, _ = io.WriteString(w, `{"changed":true}`)
-		})
-	}
-	return s
-}
-
-func (s *settable) get(number int) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.copies[number]
-}
-
-func TestQueueIsSetOnTheCellsThatItComesTo(t *testing.T) {
+func TestQueueIsMovedOnceTheCellThatItComesToHasItsSettings(t *testing.T) {
 	t.Parallel()
 	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
-	settings := newSettable(fakes...)
-	settings.copies[1] = `{"policy":{"max_attempts":5},"push":null}`
 	fakes[0].put(placement{Queue: "q", Cells: []int{1}})
 	e := setup(t, nil, fakes...)
-	put := func(body string) answer {
-		return e.call("PUT", "/queues/q/placement", body, "Authorization: Bearer "+managerKey)
-	}
-	// Who may not place the queue changes nothing on any cell.
-	e.want(http.StatusUnauthorized, "unauthorized", "PUT", "/queues/q/placement", `{"cells":[2]}`, "Authorization: Bearer nobody")
-	if got := settings.get(2); got != "" {
-		t.Errorf("a caller who may not place the queue has set it to %s", got)
-	}
-	if got := put(`{"cells":[2]}`); got.status != http.StatusOK || !strings.Contains(got.body, `"cells":[2]`) || got.header.Get("Etag") != `"2"` {
+	manager := "Authorization: Bearer " + managerKey
+	// Set at home itself, and not by a call of this gateway.
+	fakes[0].settings.set("q", `{"max_attempts":5}`)
+	got := e.call("PUT", "/queues/q/placement", `{"cells":[2]}`, manager)
+	if got.status != http.StatusOK || !strings.Contains(got.body, `"cells":[2]`) || got.header.Get("Etag") != `"2"` {
 		t.Errorf("got %d %v %s", got.status, got.header, got.body)
 	}
-	if got := settings.get(2); got != settings.get(1) || settings.get(0) != "" {
-		t.Errorf("the queue is set to %s there, and at home to %q", got, settings.get(0))
+	if has := fakes[2].settings.get("q"); has != `{"max_attempts":5}` {
+		t.Errorf("the cell that the queue has come to has it set to %q", has)
 	}
 	if p, _ := e.gateway.placements.get("q"); p == nil || !slices.Equal(p.Cells, cellSet{2}) {
 		t.Errorf("the gateway that has moved the queue goes by %+v", p)
 	}
-	// What is changed on the cell that the queue leaves, while it leaves it, comes along.
-	settings.mu.Lock()
-	settings.copies[2], settings.reads = `{"policy":{"max_attempts":6},"push":null}`, 0
-	settings.onRead = func() { settings.copies[2] = `{"policy":{"max_attempts":7},"push":null}` }
-	settings.mu.Unlock()
-	put(`{"cells":[0,1]}`)
-	for _, number := range []int{0, 1} {
-		if got := settings.get(number); !strings.Contains(got, `"max_attempts":7`) {
-			t.Errorf("cell %d has %s", number, got)
-		}
-	}
-}
-
-func TestQueueIsNotMovedWithoutItsPolicy(t *testing.T) {
-	t.Parallel()
-	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
-	newSettable(fakes[0], fakes[1]).copies[1] = `{"policy":null,"push":null}`
-	fakes[2].answers("PUT /cell/queues/{name}", http.StatusServiceUnavailable, `{"code":"sealing_unavailable"}`)
-	fakes[0].put(placement{Queue: "q", Cells: []int{1}})
-	e := setup(t, nil, fakes...)
-	manager := "Authorization: Bearer " + managerKey
-	e.want(http.StatusServiceUnavailable, "sealing_unavailable", "PUT", "/queues/q/placement", `{"cells":[2]}`, manager)
+	fakes[1].settings.fail(http.StatusServiceUnavailable)
+	fakes[0].settings.set("q", `{"max_attempts":6}`)
+	e.want(http.StatusServiceUnavailable, "cannot be placed on cell 1", "PUT", "/queues/q/placement", `{"cells":[1,2]}`, manager)
 	fakes[0].answers("GET /cells", http.StatusOK, `{"cells":[{"cell":8,"url":null,"takes_new":true},{"cell":9,"url":"http://127.0.0.1:1","takes_new":true}]}`)
 	e.want(http.StatusUnprocessableEntity, "knows no cell 7", "PUT", "/queues/q/placement", `{"cells":[1,7]}`, manager)
 	e.want(http.StatusUnprocessableEntity, "knows no cell 8", "PUT", "/queues/q/placement", `{"cells":[8]}`, manager)
 	e.want(http.StatusServiceUnavailable, "does not know cell 9 yet", "PUT", "/queues/q/placement", `{"cells":[9]}`, manager)
-	fakes[1].freeze()
+	defer fakes[1].freeze()()
 	e.until("the cell counts as away", func() bool { return !e.gateway.cell(1).isUp() })
-	e.want(http.StatusServiceUnavailable, "policy and its push, which are on cell 1", "PUT", "/queues/q/placement", `{"cells":[0]}`, manager)
 	e.want(http.StatusServiceUnavailable, "cannot be placed on cell 1", "PUT", "/queues/other/placement", `{"cells":[1]}`, manager)
 	fakes[0].mu.Lock()
 	defer fakes[0].mu.Unlock()
-	if p := fakes[0].placements["q"]; !slices.Equal(p.Cells, cellSet{1}) || len(fakes[0].placements) != 1 {
+	if p := fakes[0].placements["q"]; !slices.Equal(p.Cells, cellSet{2}) || len(fakes[0].placements) != 1 {
 		t.Errorf("the placements are %+v", fakes[0].placements)
 	}
 }

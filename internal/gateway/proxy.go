@@ -89,8 +89,8 @@ func (e exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	resp, err := e.g.send(c, c.target, r)
-	if err == nil && c.route != nil && c.route.changesKeys && resp.StatusCode < http.StatusBadRequest && e.g.single() == nil {
-		e.g.spread(r.Context(), c)
+	if err == nil && c.route != nil && c.route.changes != nil && resp.StatusCode < http.StatusBadRequest && e.g.single() == nil {
+		c.missing(e.g.spread(r.Context(), *c.route.changes))
 	}
 	return resp, err
 }

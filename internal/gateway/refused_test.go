@@ -45,7 +45,7 @@ func TestNumbersOfCellsAreWrittenInOneWay(t *testing.T) {
 
 func TestMoveIntoAQueueThatTheKeyMayNotUseIsRefusedByTheCell(t *testing.T) {
 	t.Parallel()
-	e, cells, _ := wideCells(t)
+	e, cells := wideCells(t)
 	cells[1].answersWith("POST /queues/narrow/move", 403, `{"code":"forbidden","errors":[{"pointer":"#/to"}]}`)
 	for _, method := range []string{"POST", "PUT"} {
 		cells[0].mux.HandleFunc(method+" /queues/others/placement", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })

@@ -14,14 +14,14 @@ type route struct {
 	choose          chooser // where there are several cells; nil: the gateway answers itself
 	own             func(*Gateway, *call, *http.Request)
 
-	waits       bool // it may be held for long before it is answered
-	waitsIf     bool // … if it has the parameter wait
-	streams     bool // its answer has no end; it waits, too
-	changesKeys bool // it changes keys, which all cells have copies of
-	manages     bool // it is for callers with the scope manage
-	claims      bool // its answer has leases, which are given back when it does not reach the client
-	isPage      bool // it is one of the pages of home, whose log-in is in a cookie
-	busy        bool // it is called for every event, or every few seconds: the log of all of them would be most of the log
+	waits   bool     // it may be held for long before it is answered
+	waitsIf bool     // … if it has the parameter wait
+	streams bool     // its answer has no end; it waits, too
+	changes *subject // what it changes at home that all cells have copies of; nil: nothing
+	manages bool     // it is for callers with the scope manage
+	claims  bool     // its answer has leases, which are given back when it does not reach the client
+	isPage  bool     // it is one of the pages of home, whose log-in is in a cookie
+	busy    bool     // it is called for every event, or every few seconds: the log of all of them would be most of the log
 }
 
 // isHealth reports whether the route is one that probes ask.
@@ -33,7 +33,8 @@ type option func(*route)
 func waits(r *route)       { r.waits = true }
 func waitsIf(r *route)     { r.waitsIf = true }
 func streams(r *route)     { r.waits, r.streams = true, true }
-func changesKeys(r *route) { r.changesKeys = true }
+func changesKeys(r *route) { r.changes = new(ofKeys) }
+func setsQueue(r *route)   { r.changes = new(ofSettings) }
 func manages(r *route)     { r.manages = true }
 func busy(r *route)        { r.busy = true }
 func claims(r *route)      { r.claims = true }
@@ -86,17 +87,17 @@ func table() []*route {
 	add(post, "/redrives/{id}/cancel", byID)
 	add(get, "/queues", ofAllQueues)
 	add(get, "/queues/{name}", waitingInPath)
-	add(put, "/queues/{name}", useAndSetQueue, manages)
+	add(put, "/queues/{name}", usesAtHome, setsQueue, manages)
 	add(del, "/queues/{name}", deleteQueue)
-	add(post, "/queues/{name}/pause", useAndSetQueue, manages)
-	add(post, "/queues/{name}/resume", useAndSetQueue, manages)
+	add(post, "/queues/{name}/pause", usesAtHome, setsQueue, manages)
+	add(post, "/queues/{name}/resume", usesAtHome, setsQueue, manages)
 	add(post, "/queues/{name}/purge", waitingInPath)
 	add(post, "/queues/{name}/move", chooseMove, manages)
 	add(post, "/queues/{name}/run", waitingInPath)
-	add(put, "/queues/{name}/push", useAndSetQueue, manages)
+	add(put, "/queues/{name}/push", usesAtHome, setsQueue, manages)
 	add(get, "/queues/{name}/push", byPathQueue)
-	add(del, "/queues/{name}/push", setQueue)
-	add(post, "/queues/{name}/push/secret", setQueue)
+	add(del, "/queues/{name}/push", toHome, setsQueue)
+	add(post, "/queues/{name}/push/secret", toHome, setsQueue)
 	add(post, "/queues/{name}/push/test", byPathQueue)
 	add(get, "/queues/{name}/push/deliveries", byPathQueue)
 	add(post, "/queues/{name}/push/enable", waitingInPath)
@@ -118,11 +119,11 @@ func table() []*route {
 	own(del, "/cells/{number}", (*Gateway).deleteCell)
 	add(post, "/cell/events", toHome)
 	add(get, "/cell/queues", toHome)
-	add(get, "/cell/queues/{name}", toHome)
-	add(put, "/cell/queues/{name}", toHome)
 	add(post, "/cell/queues/{name}/keys", toHome)
 	add(get, "/cell/keys", toHome)
 	add(put, "/cell/keys", toHome)
+	add(get, "/cell/settings", toHome)
+	add(put, "/cell/settings", toHome)
 	add(get, "/stats/queues", ofAllQueues)
 	add(get, "/stats/executions", ofAllQueues)
 	add(get, "/stats/processes", ofAllQueues)

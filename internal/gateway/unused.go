@@ -51,11 +51,12 @@ func (g *Gateway) findUnused(ctx context.Context) {
 	}
 }
 
-// isUnused reports whether a cell says that it has nothing of a queue: no events, no history and no settings.
+// isUnused reports whether home says that a queue has no settings, and its cell that it has no events and no history.
 func (g *Gateway) isUnused(ctx context.Context, at *cell, queue string) bool {
 	ctx, cancel := context.WithTimeout(ctx, placeTime)
 	defer cancel()
-	if copied, err := g.copyOf(ctx, at, queue); err != nil || !isSetToNothing(copied) || !g.isEmpty(ctx, at, queue) {
+	settings := new(copiesPage)
+	if err := g.home().do(ctx, http.MethodGet, ofSettings.path()+"?queue="+url.QueryEscape(queue), g.home().ownHeader(), nil, settings); err != nil || len(settings.copies()) > 0 || !g.isEmpty(ctx, at, queue) {
 		return false
 	}
 	var past struct {

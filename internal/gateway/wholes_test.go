@@ -12,7 +12,7 @@ import (
 
 func TestCallThatSeveralCellsHaveAPartOfNamesThemAndDoesNothing(t *testing.T) {
 	t.Parallel()
-	e, cells, _ := wideCells(t)
+	e, cells := wideCells(t)
 	for _, w := range cells {
 		w.answersWith("POST /queues/wide/purge", 200, `{"purged":1}`)
 	}
@@ -82,7 +82,7 @@ func TestPagesOfACellGetTheCookieOfTheirLogInAlone(t *testing.T) {
 
 func TestEventsMoveIntoAQueueOnTheirCell(t *testing.T) {
 	t.Parallel()
-	e, cells, _ := wideCells(t)
+	e, cells := wideCells(t)
 	cells[1].answersWith("POST /queues/narrow/move", 200, `{"moved":2}`)
 	e.want(200, `{"moved":2}`, "POST", "/queues/narrow/move", `{"to":"wide"}`)
 	e.want(200, `{"moved":2}`, "POST", "/queues/narrow/move", `{"to":"new"}`) // which is placed there

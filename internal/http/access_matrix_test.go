@@ -261,8 +261,8 @@ var restrictedCalls = map[string]struct {
 
 	"getCell": {"/cell", "", global},
 
-	"getQueueCopy":    {"/cell/queues/copied", "", global},
-	"putQueueCopy":    {"/cell/queues/copied", `{"policy":{"max_attempts":5}}`, global},
+	"listQueueCopies": {"/cell/settings", "", global},
+	"putQueueCopies":  {"/cell/settings", `{"queues":[{"queue":"copied","policy":{"max_attempts":5}}]}`, global},
 	"leaveKeys":       {"/cell/queues/SIDE.q/keys", `{"keys":["k"]}`, refused},
 	"listCells":       {"/cells", "", global},
 	"putCell":         {"/cells/2", `{"takes_new":false}`, global},

@@ -35,7 +35,7 @@ var audited = map[string]string{
 	"putQueue": "queue.put", "deleteQueue": "queue.delete", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
 	"putGroup": "group.put", "deleteGroup": "group.delete", "unblockGroup": "group.unblock",
 	"createRedrive": "redrive.create", "pauseRedrive": "redrive.pause", "resumeRedrive": "redrive.resume", "cancelRedrive": "redrive.cancel",
-	"putQueueCopy": "queue.put", "putKeyCopies": "key.copy", "insertForwarded": "", "putCell": "cell.put", "deleteCell": "cell.delete",
+	"putQueueCopies": "queue.put", "putKeyCopies": "key.copy", "insertForwarded": "", "putCell": "cell.put", "deleteCell": "cell.delete",
 	"putPlacement": "placement.put", "drainPlacement": "placement.drain", "deletePlacement": "placement.delete",
 	"putPush": "push.put", "deletePush": "push.delete", "rotatePushSecret": "push.rotate", "enablePush": "push.enable", "testPush": "",
 	"createSchedule": "schedule.create", "patchSchedule": "schedule.update", "deleteSchedule": "schedule.delete",

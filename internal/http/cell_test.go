@@ -1,6 +1,7 @@
 package http
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -230,65 +231,136 @@ func provokeCells(h *environment) {
 	h.call("DELETE", "/cells/0", "").want(http.StatusNoContent)
 }
 
-// provokeQueueCopies makes the calls that have a queue be set on one cell as on another.
+// provokeQueueCopies makes the calls that have queues be set on one cell as on another.
 func provokeQueueCopies(h *environment) {
-	const path = "/cell/queues/copied"
-	if got := h.call("GET", path, "").want(http.StatusOK).body; got != `{"push":null,"policy":null}` && got != `{"push": null, "policy": null}` {
-		h.t.Errorf("a queue that is not there has the copy %s", got)
+	put := func(copied string) putQueueCopy {
+		h.t.Helper()
+		return decode[putQueueCopiesResponse](h.call("PUT", "/cell/settings", `{"queues":[`+copied+`]}`).want(http.StatusOK)).Queues[0]
 	}
-	h.call("GET", "/cell/queues/queued.x", "").wantProblem(problem.InvalidParameter)
-	h.call("PUT", path, `{"policy":{"max_attempts":5},"push":null}`).want(http.StatusOK)
-	for _, body := range []string{
-		`{"policy":7}`, `{"policy":{"max_attempts":0}}`, `{"policy":{"max_attempts":"x"}}`, `{"policy":{"delay":"long"}}`, `{"policy":{"nonsense":1}}`, `{"push":7}`, `{"push":{}}`,
-		`{"push":{"secrets":[]}}`, `{"push":{"secrets":[{"secret":"xyz"}]}}`, `{"policy":{"dead_letter":{"queue":"copied"}}}`,
+	if got := put(`{"queue":"copied","policy":{"max_attempts":5},"push":null}`); got.Result != "applied" {
+		h.t.Errorf("a copy: %+v", got)
+	}
+	h.call("GET", "/cell/settings?queue=copied", "").want(http.StatusOK)
+	for _, copied := range []string{
+		`"policy":7`, `"policy":{"max_attempts":0}`, `"policy":{"max_attempts":"x"}`, `"policy":{"delay":"long"}`, `"policy":{"nonsense":1}`, `"policy":{},"push":7`, `"policy":{},"push":{}`,
+		`"policy":{},"push":{"secrets":[]}`, `"policy":{},"push":{"secrets":[{"secret":"xyz"}]}`, `"policy":{"dead_letter":{"queue":"copied"}}`, `"policy":{},"nonsense":1`,
 	} {
-		h.try("PUT", path, body).wantProblem(problem.ValidationFailed)
+		if got := put(`{"queue":"copied",` + copied + `}`); got.Result != refusedCopy || got.Code != "validation_failed" || got.Detail == "" {
+			h.t.Errorf("%s: %+v", copied, got)
+		}
 	}
-	h.call("PUT", path, `{"push":{"secrets":[{"secret":"0a"}]}}`).wantProblem(problem.SealingUnavailable)
+	if got := put(`{"queue":"queued.x","policy":{}}`); got.Result != refusedCopy {
+		h.t.Errorf("a queue of the service: %+v", got)
+	}
+	if got := put(`{"queue":"copied","policy":{},"push":{"secrets":[{"secret":"0a"}]}}`); got.Code != "sealing_unavailable" {
+		h.t.Errorf("a push that cannot be opened: %+v", got)
+	}
+	for _, body := range []string{`{"queues":[]}`, `{"queues":[],"complete":true}`, `{"queues":[{"queue":"copied","policy":{},"change":1}],"epoch":"home"}`} {
+		h.try("PUT", "/cell/settings", body).wantProblem(problem.ValidationFailed)
+	}
+	h.call("GET", "/cell/settings?cursor=x", "").wantProblem(problem.InvalidCursor)
 }
 
-func TestQueueIsSetAsOnTheCellThatItsCopyIsOf(t *testing.T) {
-	t.Parallel()
-	from, to := setup(t), setupWith(t, settings{cell: inCell(3)})
-	policy := `{"max_attempts":7,"invisible_for":"90s","backoff":{"kind":"exponential","base":"2s","factor":3,"max":"1h","jitter":0.5},"paused":true,` +
-		`"history_retention":"48h","dead_letter":{"queue":"mail.dead"},"delay":"1s","wait":"5s","flow":{"concurrency":2}}`
-	from.call("PUT", "/queues/mail", policy).want(http.StatusOK)
-	from.call("PUT", "/queues/mail/push", `{"url":"https://example.com/in","headers":{"X-Token":"t0p"},"timeout":"9s","max_in_flight":3,"rate":{"per_second":2,"burst":4},`+
-		`"final_statuses":[410,422],"disable_after":"24h"}`).want(http.StatusCreated)
-	from.call("POST", "/queues/mail/push/secret", `{"keep":"1h"}`).want(http.StatusOK)
-	put := func(want bool) {
-		t.Helper()
-		copied := from.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body
-		if strings.Contains(copied, "t0p") || strings.Contains(copied, "whsec_") {
-			t.Errorf("the copy has secrets that are not sealed: %s", copied)
-		}
-		if got := decode[putQueueCopyResponse](to.call("PUT", "/cell/queues/mail", copied).want(http.StatusOK)); got.Changed != want {
-			t.Errorf("putting the copy says %+v, want %t", got, want)
-		}
-		if got := to.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body; got != copied {
-			t.Errorf("the cells differ:\n%s\n%s", copied, got)
-		}
+// settingsOf returns copies of settings as a cell says them now.
+func (h *environment) settingsOf(query string) listQueueCopiesResponse {
+	h.t.Helper()
+	return decode[listQueueCopiesResponse](h.call("GET", "/cell/settings"+query, "").want(http.StatusOK))
+}
+
+// putSettings puts copies of an epoch, and returns what became of each.
+func (h *environment) putSettings(page listQueueCopiesResponse, more string) string {
+	h.t.Helper()
+	copies, err := json.Marshal(page.Queues)
+	if err != nil {
+		h.t.Fatal(err)
 	}
-	put(true)
-	put(false)
-	changing := regexp.MustCompile(`"(version|updated_at|created_at)":("[^"]*"|[0-9]+)`)
-	for _, path := range []string{"/queues/mail", "/queues/mail/push"} {
-		a, b := from.call("GET", path, "").want(http.StatusOK).body, to.call("GET", path, "").want(http.StatusOK).body
-		if a, b = changing.ReplaceAllString(a, ""), changing.ReplaceAllString(b, ""); a != b {
-			t.Errorf("%s differs:\n%s\n%s", path, a, b)
+	got := decode[putQueueCopiesResponse](h.call("PUT", "/cell/settings", fmt.Sprintf(`{"queues":%s,"epoch":%q%s}`, copies, page.Epoch, more)).want(http.StatusOK))
+	var results []string
+	for _, one := range got.Queues {
+		results = append(results, one.Result)
+	}
+	if got.Epoch == nil || *got.Epoch != page.Epoch {
+		return "stale"
+	}
+	return strings.Join(results, " ")
+}
+
+func TestQueuesAreSetAsAtHome(t *testing.T) {
+	t.Parallel()
+	home, to := setup(t), setupWith(t, settings{cell: inCell(3)})
+	policy := `{"max_attempts":7,"invisible_for":"90s","backoff":{"kind":"exponential","base":"2s","factor":3,"max":"1h","jitter":0.5},"paused":true,` +
+		`"history_retention":"48h","dead_letter":{"queue":"mail.dead"},"delay":"1s","wait":"5s","group_from":"/customer","flow":{"concurrency":2}}`
+	home.call("PUT", "/queues/mail", policy).want(http.StatusOK)
+	home.call("PUT", "/queues/mail/push", `{"url":"https://example.com/in","headers":{"X-Token":"t0p"},"timeout":"9s","max_in_flight":3,"rate":{"per_second":2,"burst":4},`+
+		`"final_statuses":[410,422],"disable_after":"24h"}`).want(http.StatusCreated)
+	home.call("POST", "/queues/mail/push/secret", `{"keep":"1h"}`).want(http.StatusOK)
+	home.call("PUT", "/queues/other", `{"max_attempts":2}`).want(http.StatusOK)
+	first := home.settingsOf("")
+	if text := fmt.Sprintf("%s", first.Queues); !first.Complete || len(first.Queues) != 2 || strings.Contains(text, "t0p") || strings.Contains(text, "whsec_") {
+		t.Fatalf("the copies are %+v %s", first, text)
+	}
+	if got := to.putSettings(first, `,"complete":true`); got != "applied applied" {
+		t.Errorf("copies: %s", got)
+	}
+	if got := to.putSettings(first, ""); got != "unchanged unchanged" {
+		t.Errorf("the same copies: %s", got)
+	}
+	same := func(paths ...string) {
+		t.Helper()
+		for _, path := range paths {
+			a, b := home.call("GET", path, ""), to.call("GET", path, "")
+			if a.body != b.body || a.header.Get("Etag") != b.header.Get("Etag") {
+				t.Errorf("%s differs:\n%s %s\n%s %s", path, a.header.Get("Etag"), a.body, b.header.Get("Etag"), b.body)
+			}
 		}
 	}
 	secrets := func(h *environment) string {
 		return pgtest.Query[string](t, pgtest.Connect(t, h.db.URL), `select string_agg(encode(secret, 'hex'), ',' order by live_until desc nulls first) from agent.push_secret`)
 	}
-	if secrets(from) != secrets(to) {
+	same("/queues/mail", "/queues/mail/push", "/queues/other")
+	if secrets(home) != secrets(to) {
 		t.Error("the secrets differ")
 	}
-	from.call("POST", "/queues/mail/resume", "").want(http.StatusOK)
-	from.call("DELETE", "/queues/mail/push", "").want(http.StatusNoContent)
-	put(true)
-	put(false)
+
+	// Changes come by themselves, and an older copy changes nothing any more.
+	following := fmt.Sprintf("?after_version=%d&epoch=%s", first.Version, first.Epoch)
+	if page := home.settingsOf(following); len(page.Queues) != 0 || page.Complete {
+		t.Errorf("nothing has changed: %+v", page)
+	}
+	home.call("POST", "/queues/mail/resume", "").want(http.StatusOK)
+	home.call("DELETE", "/queues/mail/push", "").want(http.StatusNoContent)
+	if got := to.putSettings(home.settingsOf(following), ""); got != "applied" {
+		t.Errorf("a change: %s", got)
+	}
+	same("/queues/mail")
 	to.call("GET", "/queues/mail/push", "").wantProblem(problem.PushNotFound)
+	if got := to.putSettings(first, ""); got != "unchanged unchanged" {
+		t.Errorf("older copies: %s", got)
+	}
+	same("/queues/mail")
+
+	// A queue that is deleted at home is deleted, or is set to nothing where it has events.
+	home.call("PUT", "/queues/full", `{"max_attempts":9}`).want(http.StatusOK)
+	to.putSettings(home.settingsOf(following), "")
+	to.call("POST", "/events?queue=full", `{}`).want(http.StatusCreated)
+	home.call("DELETE", "/queues/full", "").want(http.StatusOK)
+	home.call("DELETE", "/queues/other", "").want(http.StatusOK)
+	to.putSettings(home.settingsOf(following), "")
+	if names := fmt.Sprintf("%s", to.settingsOf("").Queues); strings.Contains(names, `"other"`) || strings.Contains(names, "max_attempts\": 9") {
+		t.Errorf("the cell has %s", names)
+	}
+
+	// Another epoch of home counts once somebody who has asked since says what it follows.
+	page := home.settingsOf("")
+	before := page.Epoch
+	page.Epoch, page.Queues = "later", page.Queues[:0]
+	if got := to.putSettings(page, `,"complete":true`); got != "stale" {
+		t.Errorf("another epoch: %s", got)
+	}
+	to.putSettings(page, fmt.Sprintf(`,"complete":true,"before":%q`, before))
+	if names := fmt.Sprintf("%s", to.settingsOf("").Queues); strings.Contains(names, `"mail"`) {
+		t.Errorf("what home does not have any more is %s", names)
+	}
 }
 
 func provokeNotHome(h *environment) {
@@ -466,27 +538,26 @@ func TestTimesOfSecretsInTheCopyOfAQueueAreBounded(t *testing.T) {
 	from, to := setup(t), setupWith(t, settings{cell: inCell(3)})
 	from.call("PUT", "/queues/mail/push", `{"url":"https://example.com/in"}`).want(http.StatusCreated)
 	from.call("POST", "/queues/mail/push/secret", `{"keep":"8760h"}`).want(http.StatusOK)
-	copied := from.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body
-	before := to.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body
+	copied := from.settingsOf("")
 	for member, values := range map[string][]string{
 		"live_until": {"infinity", "294276-12-31T23:59:59", "1999-12-31T23:59:59", time.Now().Add(367 * 24 * time.Hour).UTC().Format("2006-01-02T15:04:05")},
 		"created_at": {"infinity", "-infinity", "294276-12-31T23:59:59", "0001-01-01T00:00:00", time.Now().Add(25 * time.Hour).UTC().Format("2006-01-02T15:04:05")},
 	} {
 		for _, value := range values {
-			hostile := regexp.MustCompile(`"`+member+`": ?"[^"]*"`).ReplaceAllString(copied, `"`+member+`":"`+value+`"`)
-			if hostile == copied {
-				t.Fatalf("there is no %s in %s", member, copied)
+			hostile := copied
+			text := regexp.MustCompile(`"`+member+`": ?"[^"]*"`).ReplaceAllString(string(copied.Queues[0]), `"`+member+`":"`+value+`"`)
+			if hostile.Queues = []json.RawMessage{json.RawMessage(text)}; text == string(copied.Queues[0]) {
+				t.Fatalf("there is no %s in %s", member, text)
 			}
-			if got := to.call("PUT", "/cell/queues/mail", hostile).wantProblem(problem.ValidationFailed); !strings.Contains(got.Detail, member) {
-				t.Errorf("a secret with the %s %s: %+v", member, value, got)
+			if got := to.putSettings(hostile, ""); got != refusedCopy {
+				t.Errorf("a secret with the %s %s: %s", member, value, got)
 			}
-			if got := to.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body; got != before {
-				t.Errorf("a copy that was refused has set %s", got)
+			if got := to.settingsOf(""); len(got.Queues) > 0 {
+				t.Errorf("a copy that was refused has set %s", got.Queues)
 			}
 		}
 	}
-	to.call("PUT", "/cell/queues/mail", copied).want(http.StatusOK)
-	if got := to.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body; got != copied {
-		t.Errorf("the cells differ:\n%s\n%s", copied, got)
+	if got := to.putSettings(copied, ""); got != "applied" {
+		t.Errorf("the copy itself: %s", got)
 	}
 }

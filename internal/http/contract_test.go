@@ -206,8 +206,8 @@ var requests = map[string][]bind.Field{
 	"listHolders":     fieldsOf[listHoldersRequest](),
 	"listProcesses":   fieldsOf[noRequest](),
 
-	"getQueueCopy":    fieldsOf[queueCopyRequest](),
-	"putQueueCopy":    fieldsOf[putQueueCopyRequest](),
+	"listQueueCopies": fieldsOf[listQueueCopiesRequest](),
+	"putQueueCopies":  fieldsOf[putQueueCopiesRequest](),
 	"leaveKeys":       fieldsOf[leaveKeysRequest](),
 	"listCells":       fieldsOf[noRequest](),
 	"putCell":         fieldsOf[putCellRequest](),

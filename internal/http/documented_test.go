@@ -47,6 +47,7 @@ func everyRoute(t *testing.T) []route {
 		"putPlacement":    `{"cells":[1]}`,
 		"insertForwarded": `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`,
 		"putKeyCopies":    `{"keys":[{"id":"k3x7q2ac"}]}`,
+		"putQueueCopies":  `{"queues":[{"queue":"copied","policy":{}}]}`,
 		"leaveKeys":       `{"keys":["k"]}`,
 		"drainPlacement":  `{"cells":[1]}`,
 		"putPush":         `{"url":"http://127.0.0.1:1"}`,
@@ -213,7 +214,7 @@ func provokeSuccesses(h *environment) {
 	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
 	h.call("POST", "/sweep", "").want(200)
 	h.call("POST", "/cell/events", `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`).want(200)
-	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/queues", "/cell/keys", "/metrics", "/"} {
+	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/queues", "/cell/keys", "/cell/settings", "/metrics", "/"} {
 		h.call("GET", path, "").want(200)
 	}
 	h.with("Accept", "text/html").call("GET", "/", "").want(303)

@@ -53,13 +53,21 @@ type putKeyCopiesResponse struct {
 	Epoch *string      `json:"epoch"` // that copies are taken of; null: these were put by hand
 }
 
+// checkCopies makes sure that there are copies in a field of a body, or that they are complete in an epoch.
+func checkCopies(field string, n int, epoch string, isComplete bool) error {
+	switch {
+	case isComplete && epoch == "":
+		return problem.InField(problem.ValidationFailed, "#/complete", "must not be true without an epoch")
+	case n == 0 && !isComplete:
+		return problem.InField(problem.ValidationFailed, field, "must not be empty unless the copies are complete")
+	}
+	return nil
+}
+
 // putKeyCopies takes copies of the keys of home. As with a first key, callers without one must not be left without an admin key.
 func (s *Server) putKeyCopies(r *http.Request, req putKeyCopiesRequest) (reply, error) {
-	switch {
-	case req.Complete && req.Epoch == "":
-		return reply{}, problem.InField(problem.ValidationFailed, "#/complete", "must not be true without an epoch")
-	case len(req.Keys) == 0 && !req.Complete:
-		return reply{}, problem.InField(problem.ValidationFailed, "#/keys", "must not be empty unless the copies are complete")
+	if err := checkCopies("#/keys", len(req.Keys), req.Epoch, req.Complete); err != nil {
+		return reply{}, err
 	}
 	results, err := s.access.PutCopies(r.Context(), access.PutCopiesParams{Copies: req.Keys, Epoch: req.Epoch, Before: req.Before, IsComplete: req.Complete, IsFirst: logOf(r).grant.IsOpen})
 	if stale, ok := errors.AsType[*access.StaleCopiesError](err); ok {

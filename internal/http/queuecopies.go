@@ -3,26 +3,110 @@ package http
 import (
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net/http"
 
-	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/http/problem"
 )
 
-type queueCopyRequest struct {
-	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+type listQueueCopiesRequest struct {
+	following
+	Queue string `query:"queue" validate:"queue" log:"queue" restrict:"queue"`
 }
 
-// getQueueCopy returns what a queue is set to on this cell, for gateways, which have it be set so on others.
-func (s *Server) getQueueCopy(r *http.Request, req queueCopyRequest) (reply, error) {
-	copied, err := s.cells.QueueCopy(r.Context(), req.Name)
-	return reply{body: copied}, err
+type listQueueCopiesResponse struct {
+	Queues []json.RawMessage `json:"queues"`
+	followed
 }
 
-type putQueueCopyRequest struct {
-	Name   string     `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
-	Policy bind.Value `json:"policy"`
-	Push   bind.Value `json:"push"`
+// listQueueCopies returns what queues are set to on this cell, for gateways, which have them be set so on others.
+func (s *Server) listQueueCopies(r *http.Request, req listQueueCopiesRequest) (reply, error) {
+	page, err := s.cells.Settings(r.Context(), cell.SettingsParams{AfterVersion: req.AfterVersion, Epoch: req.Epoch, Limit: req.Limit, Cursor: req.Cursor, Queue: req.Queue})
+	if page.Copies == nil {
+		page.Copies = []json.RawMessage{}
+	}
+	return reply{body: listQueueCopiesResponse{page.Copies, followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete}}}, err
+}
+
+type putQueueCopiesRequest struct {
+	Queues   []json.RawMessage `json:"queues" validate:"required,max=1000" restrict:"-"`
+	Epoch    string            `json:"epoch" validate:"min=1,max=64"`  // not given: they are put by hand
+	Before   string            `json:"before" validate:"min=1,max=64"` // that of the copies that are here
+	Complete bool              `json:"complete"`
+}
+
+// A putQueueCopy is what became of one copy.
+type putQueueCopy struct {
+	Queue  *string `json:"queue"` // null: it had none
+	Result string  `json:"result"`
+	Code   string  `json:"code,omitzero"` // why it was refused
+	Detail string  `json:"detail,omitzero"`
+}
+
+type putQueueCopiesResponse struct {
+	Queues []putQueueCopy `json:"queues"`
+	Epoch  *string        `json:"epoch"` // that copies are taken of; null: these were put by hand
+}
+
+// refusedCopy is what became of a copy that was refused.
+const refusedCopy = "refused"
+
+// putQueueCopies takes copies of the settings of queues at home: of those with a push, whose secrets this server can open.
+func (s *Server) putQueueCopies(r *http.Request, req putQueueCopiesRequest) (reply, error) {
+	if err := checkCopies("#/queues", len(req.Queues), req.Epoch, req.Complete); err != nil {
+		return reply{}, err
+	}
+	body := putQueueCopiesResponse{Queues: make([]putQueueCopy, len(req.Queues)), Epoch: nextOf(req.Epoch)}
+	var taken []int
+	put := cell.PutSettingsParams{Epoch: req.Epoch, Before: req.Before, IsComplete: req.Complete}
+	for i, copied := range req.Queues {
+		queue, err := s.checkQueueCopy(copied)
+		if err != nil {
+			p := problem.Of(err)
+			body.Queues[i] = putQueueCopy{nextOf(queue), refusedCopy, p.Type.Code, p.Detail}
+			put.IsComplete = false // as what the cell has of it stays
+			continue
+		}
+		taken = append(taken, i)
+		put.Copies = append(put.Copies, copied)
+	}
+	results, err := s.cells.PutSettings(r.Context(), put)
+	if stale, ok := errors.AsType[*cell.StaleCopiesError](err); ok {
+		return reply{body: putQueueCopiesResponse{[]putQueueCopy{}, &stale.Current}}, nil
+	}
+	applied := 0
+	for i, one := range results {
+		out := putQueueCopy{Queue: nextOf(one.Queue), Result: one.Result, Detail: one.Reason}
+		switch one.Result {
+		case refusedCopy:
+			out.Code = problem.ValidationFailed.Code
+		case "applied":
+			applied++
+		}
+		body.Queues[taken[i]] = out
+	}
+	logOf(r).add("applied", applied)
+	return reply{body: body}, err
+}
+
+// checkQueueCopy returns the queue of a copy, empty if it says none. It fails with a problem if the secrets of its push cannot be opened here.
+func (s *Server) checkQueueCopy(copied json.RawMessage) (queue string, err error) {
+	var members struct {
+		Queue string      `json:"queue"`
+		Push  *sealedPush `json:"push"`
+	}
+	if json.Unmarshal(copied, &members) != nil {
+		return "", errPushCopy
+	}
+	if members.Push == nil {
+		return members.Queue, nil
+	}
+	headers, secrets, err := members.Push.open()
+	if err == nil {
+		err = s.pushes.CheckCopy(members.Queue, headers, secrets)
+	}
+	return members.Queue, err
 }
 
 // A sealedPush is what has to be opened of a copy of a push, in hexadecimal digits.
@@ -53,40 +137,7 @@ func (p *sealedPush) open() (headers []byte, secrets [][]byte, err error) {
 	return headers, secrets, nil
 }
 
-var errPushCopy = problem.InField(problem.ValidationFailed, "#/push", "must be a copy of a push, with secrets, or null")
-
-type putQueueCopyResponse struct {
-	Changed bool `json:"changed"`
-}
-
-// putQueueCopy has a queue be set here as on another cell, if this server can open the secrets of its push.
-func (s *Server) putQueueCopy(r *http.Request, req putQueueCopyRequest) (reply, error) {
-	copied := map[string]json.RawMessage{"policy": json.RawMessage(req.Policy), "push": json.RawMessage(req.Push)}
-	for name, value := range copied {
-		if len(value) == 0 {
-			copied[name] = json.RawMessage("null")
-		}
-	}
-	if string(copied["push"]) != "null" {
-		var sealed sealedPush
-		if json.Unmarshal(req.Push, &sealed) != nil {
-			return reply{}, errPushCopy
-		}
-		headers, secrets, err := sealed.open()
-		if err != nil {
-			return reply{}, err
-		}
-		if err := s.pushes.CheckCopy(req.Name, headers, secrets); err != nil {
-			return reply{}, err
-		}
-	}
-	text, err := json.Marshal(copied)
-	if err != nil {
-		return reply{}, err
-	}
-	changed, err := s.cells.PutQueueCopy(r.Context(), req.Name, text)
-	return reply{body: putQueueCopyResponse{changed}}, err
-}
+var errPushCopy = problem.InField(problem.ValidationFailed, "#/queues", "must be copies of settings of queues, of which a push has secrets in hexadecimal digits")
 
 type leaveKeysRequest struct {
 	Name string   `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`

@@ -200,11 +200,11 @@ func (s *Server) routes() *router {
 	r.Delete("/cells/{number}", access.Admin, endpoint(s, lim, s.deleteCell))
 	r.Post("/cell/events", access.Admin, endpoint(s, batch, s.insertForwarded))
 	r.Get("/cell/queues", access.Read, endpoint(s, lim, s.listCellQueues))
-	r.Get("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.getQueueCopy))
-	r.Put("/cell/queues/{name}", access.Admin, endpoint(s, lim, s.putQueueCopy))
 	r.Post("/cell/queues/{name}/keys", access.Publish, endpoint(s, lim, s.leaveKeys))
 	r.Get("/cell/keys", access.Admin, endpoint(s, lim, s.listKeyCopies))
 	r.Put("/cell/keys", access.Admin, endpoint(s, batch, s.putKeyCopies))
+	r.Get("/cell/settings", access.Admin, endpoint(s, lim, s.listQueueCopies))
+	r.Put("/cell/settings", access.Admin, endpoint(s, batch, s.putQueueCopies))
 
 	r.Get("/livez", public, withoutParameters(s, s.livez))
 	r.Get("/readyz", public, endpoint(s, lim, s.readyz))

@@ -54,7 +54,20 @@ begin
     perform agent_private.raise_invalid('headers', 'must be up to 50 fields');
   end if;
 
-  perform agent_private.lock_queue(_queue, true); -- so that nobody deletes the policy between the push and its end
+  perform agent_private.lock_queue(_queue, true); -- so that nobody deletes the policy between it and the push
+  perform from agent.push p where p.queue = _queue for update;
+  -- Before the push: who changes a policy locks its row, and notes the change then, as who changes a push does.
+  insert into agent.queue as q (name, max_attempts, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter)
+  values (_queue, 10, 'exponential', interval '5 seconds', 4, interval '36000 seconds', 0.2)
+  on conflict (name) do update
+  set max_attempts = coalesce(q.max_attempts, excluded.max_attempts)
+  , backoff_kind = coalesce(q.backoff_kind, excluded.backoff_kind)
+  , backoff_base = case when q.backoff_kind is null then excluded.backoff_base else q.backoff_base end
+  , backoff_factor = case when q.backoff_kind is null then excluded.backoff_factor else q.backoff_factor end
+  , backoff_max = case when q.backoff_kind is null then excluded.backoff_max else q.backoff_max end
+  , backoff_jitter = case when q.backoff_kind is null then excluded.backoff_jitter else q.backoff_jitter end
+  , updated_at = clock_timestamp()
+  where q.max_attempts is null or q.backoff_kind is null;
   loop
     insert into agent.push as p
     (queue, url, format, headers, header_names, timeout, max_in_flight, rate_per_second, rate_burst, final_statuses, disable_after)
@@ -94,18 +107,6 @@ begin
     and row(p.url, p.format, p.headers, p.timeout, p.max_in_flight, p.rate_per_second, p.rate_burst, p.final_statuses, p.disable_after)
       is distinct from row(_url, _format, _headers, _timeout, _max_in_flight, _rate_per_second, _rate_burst, _final_statuses, _disable_after);
   end if;
-
-  insert into agent.queue as q (name, max_attempts, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter)
-  values (_queue, 10, 'exponential', interval '5 seconds', 4, interval '36000 seconds', 0.2)
-  on conflict (name) do update
-  set max_attempts = coalesce(q.max_attempts, excluded.max_attempts)
-  , backoff_kind = coalesce(q.backoff_kind, excluded.backoff_kind)
-  , backoff_base = case when q.backoff_kind is null then excluded.backoff_base else q.backoff_base end
-  , backoff_factor = case when q.backoff_kind is null then excluded.backoff_factor else q.backoff_factor end
-  , backoff_max = case when q.backoff_kind is null then excluded.backoff_max else q.backoff_max end
-  , backoff_jitter = case when q.backoff_kind is null then excluded.backoff_jitter else q.backoff_jitter end
-  , updated_at = clock_timestamp()
-  where q.max_attempts is null or q.backoff_kind is null;
 
   perform agent_private.record_audit('push.put', _queue, jsonb_strip_nulls(jsonb_build_object
   ( 'url', split_part(_url, '?', 1), 'format', _format, 'headers', _header_names, 'timeout', _timeout, 'max_in_flight', _max_in_flight

@@ -571,112 +571,6 @@ begin
 end
 $func$;
 
--- Copies of queues: a queue that is placed on another cell, or on several, has the same policy and the same push on each. A gateway reads them on one and puts them on the
--- others.
-
--- What a queue is set to on this cell: {"policy", "push"}, each null if there is none. The secrets and the header fields of the push are sealed, in hexadecimal digits, under
--- keys that are not in the database, and which every cell has. For the service.
-create or replace function agent_service.read_queue_copy(_queue text)
-returns jsonb
-language plpgsql stable
-security definer
-set search_path to pg_catalog, pg_temp
-as $func$
-begin
-  return jsonb_build_object
-  ( 'policy'
-  , ( select jsonb_strip_nulls(jsonb_build_object
-      ( 'max_attempts', q.max_attempts, 'invisible_for', q.invisible_for, 'paused', q.paused, 'history_retention', q.history_retention, 'delay', q.delay, 'wait', q.wait
-      , 'backoff', case when q.backoff_kind is not null then jsonb_build_object
-        ('kind', q.backoff_kind, 'base', q.backoff_base, 'factor', q.backoff_factor, 'max', q.backoff_max, 'jitter', q.backoff_jitter) end
-      , 'dead_letter', case when q.dead_letter_queue is not null then jsonb_build_object('queue', q.dead_letter_queue) end
-      , 'flow', nullif(jsonb_strip_nulls(jsonb_build_object('concurrency', q.flow_concurrency, 'total', q.flow_total, 'order', nullif(q.flow_order, false), 'on_failed', q.flow_on_failed, 'fair', nullif(q.flow_fair, false)
-      , 'rate', case when q.flow_rate_limit is not null then jsonb_build_object('limit', q.flow_rate_limit, 'period', q.flow_rate_period, 'burst', q.flow_rate_burst) end
-      )), '{}')
-      ))
-      from agent.queue q
-      where q.name = _queue
-    )
-  , 'push'
-  , ( select jsonb_build_object
-      ( 'url', p.url, 'format', p.format, 'headers', encode(p.headers, 'hex'), 'header_names', p.header_names, 'timeout', p.timeout, 'max_in_flight', p.max_in_flight
-      , 'rate_per_second', p.rate_per_second, 'rate_burst', p.rate_burst, 'final_statuses', p.final_statuses, 'disable_after', p.disable_after
-      , 'secrets'
-      , ( select jsonb_agg
-          ( jsonb_build_object('secret', encode(s.secret, 'hex'), 'created_at', s.created_at at time zone 'UTC', 'live_until', s.live_until at time zone 'UTC')
-            order by s.live_until desc nulls first, s.created_at, s.secret
-          )
-          from agent.push_secret s
-          where s.queue = p.queue and coalesce(s.live_until > clock_timestamp(), true)
-        )
-      )
-      from agent.push p
-      where p.queue = _queue
-    )
-  );
-end
-$func$;
-
--- Has a queue be set on this cell as it is on another one, whose copy it is, and returns whether anything was different. A policy that is not in the copy is not deleted but
--- says nothing any more: the queue is in use here. Raises QD003 and as agent.put_queue() does. For the service.
-create or replace function agent_service.put_queue_copy(_queue text, _copy jsonb)
-returns boolean
-language plpgsql volatile
-security definer
-set search_path to pg_catalog, pg_temp
-as $func$
-declare
-  _policy jsonb = coalesce(nullif(_copy -> 'policy', 'null'), '{}');
-  _push jsonb = nullif(_copy -> 'push', 'null');
-  _before jsonb;
-  _is_changed boolean;
-begin
-  perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
-  if coalesce(jsonb_typeof(_copy) <> 'object', true) or _copy - array['policy', 'push'] <> '{}' or jsonb_typeof(_policy) <> 'object'
-    or _push is not null and coalesce(jsonb_typeof(_push) <> 'object' or jsonb_typeof(_push -> 'secrets') <> 'array', true)
-  then
-    perform agent_private.raise_invalid('copy', 'must be one of a queue: its policy and its push, with secrets');
-  end if;
-  perform agent_private.lock_queue(_queue, true); -- as whoever puts a push does
-  _before = agent_service.read_queue_copy(_queue);
-  _is_changed = false;
-  if coalesce(_before -> 'policy' <> _policy, true) and (_before ->> 'policy' is not null or _policy <> '{}') then
-    perform agent.put_queue(_queue, _policy);
-    _is_changed = true;
-  end if;
-  if _before -> 'push' is not distinct from coalesce(_push, 'null') then
-    return _is_changed;
-  elsif _push is null then
-    perform agent.delete_push(_queue);
-    return true;
-  end if;
-  perform agent_service.put_push
-  ( _queue, _push ->> 'url', _push ->> 'format', (_push ->> 'timeout')::interval, (_push ->> 'max_in_flight')::int4, (_push ->> 'rate_per_second')::float8
-  , (_push ->> 'rate_burst')::int4, array(select s::int4 from jsonb_array_elements_text(_push -> 'final_statuses') with ordinality as e (s, n) order by n)
-  , (_push ->> 'disable_after')::interval, decode(_push ->> 'headers', 'hex')
-  , array(select h from jsonb_array_elements_text(_push -> 'header_names') with ordinality as e (h, n) order by n)
-  , decode(_push -> 'secrets' -> 0 ->> 'secret', 'hex')
-  );
-  delete from agent.push_secret s where s.queue = _queue;
-  insert into agent.push_secret (queue, secret, created_at, live_until)
-  select _queue, decode(s.s ->> 'secret', 'hex'), agent_private.copied_time(s.s, 'created_at')
-  , agent_private.copied_time(s.s, 'live_until', agent_private.longest_grace())
-  from jsonb_array_elements(_push -> 'secrets') with ordinality as s (s, n)
-  order by s.n desc;
-  update agent.push p set version = p.version + 1 where p.queue = _queue; -- so that those who push read its secrets
-  return true;
-exception
-  when check_violation or unique_violation or not_null_violation or invalid_text_representation or invalid_parameter_value or datetime_field_overflow
-    or invalid_datetime_format or numeric_value_out_of_range
-  then
-    perform agent_private.raise_invalid('copy', 'must be one of a queue');
-    return null;
-  when sqlstate 'QD065' then
-    perform agent_private.raise_invalid('policy', 'must fit those of this cell: ' || sqlerrm);
-    return null;
-end
-$func$;
-
 -- The names of up to _limit queues after _after that have an event waiting, or leased, by name. It takes a look into an index for each, however many events there are.
 -- For gateways, which look for queues with events on cells that they are not placed on. For the service.
 create or replace function agent_service.list_waiting_queues(_after text, _limit int4)
@@ -787,6 +681,340 @@ begin
 end
 $func$;
 
+-- Copies of settings of queues: policies and pushes are set at home, and all cells have them. A gateway reads them at home and puts them on the other cells.
+
+-- Notes that what a queue is set to has changed. After whatever has locked the row of its policy or of its push: see agent_service.put_push().
+create or replace function agent_private.note_queue_change()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _row jsonb = to_jsonb(case when tg_op = 'DELETE' then old else new end);
+begin
+  insert into agent_private.queue_change as c (queue, change)
+  values (coalesce(_row ->> 'name', _row ->> 'queue'), 1)
+  on conflict (queue) do update set change = agent_private.next_copied_version(c.change), xid = excluded.xid;
+  return null;
+end
+$func$;
+
+create or replace trigger note_queue_change_on_policy
+after insert or delete on agent.queue
+for each row
+execute function agent_private.note_queue_change();
+
+create or replace trigger note_queue_change_on_other_policy
+after update on agent.queue
+for each row
+when (old.version is distinct from new.version)
+execute function agent_private.note_queue_change();
+
+create or replace trigger note_queue_change_on_push
+after insert or delete on agent.push
+for each row
+execute function agent_private.note_queue_change();
+
+create or replace trigger note_queue_change_on_other_push
+after update on agent.push
+for each row
+when (old.version is distinct from new.version)
+execute function agent_private.note_queue_change();
+
+create or replace trigger note_queue_change_on_push_secret
+after insert or update or delete on agent.push_secret
+for each row
+execute function agent_private.note_queue_change();
+
+-- What a queue is set to on this cell, all that agent_service.put_queue_copies() takes: {"queue", "change", "policy", "policy_version", "policy_updated_at", "push"}; policy and push are null if there is
+-- none. The secrets and the header fields of the push are sealed, in hexadecimal digits, under keys that are not in the database, and which every cell has.
+create or replace function agent_private.queue_copy(_queue text)
+returns jsonb
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return
+  ( select jsonb_build_object
+    ( 'queue', _queue
+    , 'change', coalesce((select c.change from agent_private.queue_change c where c.queue = _queue), 0)
+    , 'policy'
+    , case when q.name is not null then jsonb_strip_nulls(jsonb_build_object
+      ( 'max_attempts', q.max_attempts, 'invisible_for', q.invisible_for, 'paused', q.paused, 'history_retention', q.history_retention, 'delay', q.delay, 'wait', q.wait, 'group_from', q.group_from
+      , 'backoff', case when q.backoff_kind is not null then jsonb_build_object
+        ('kind', q.backoff_kind, 'base', q.backoff_base, 'factor', q.backoff_factor, 'max', q.backoff_max, 'jitter', q.backoff_jitter) end
+      , 'dead_letter', case when q.dead_letter_queue is not null then jsonb_build_object('queue', q.dead_letter_queue) end
+      , 'flow', nullif(jsonb_strip_nulls(jsonb_build_object('concurrency', q.flow_concurrency, 'total', q.flow_total, 'order', nullif(q.flow_order, false), 'on_failed', q.flow_on_failed, 'fair', nullif(q.flow_fair, false)
+      , 'rate', case when q.flow_rate_limit is not null then jsonb_build_object('limit', q.flow_rate_limit, 'period', q.flow_rate_period, 'burst', q.flow_rate_burst) end
+      )), '{}')
+      )) end
+    , 'policy_version', q.version
+    , 'policy_updated_at', q.updated_at at time zone 'UTC'
+    , 'push'
+    , ( select jsonb_build_object
+        ( 'url', p.url, 'format', p.format, 'headers', encode(p.headers, 'hex'), 'header_names', p.header_names, 'timeout', p.timeout, 'max_in_flight', p.max_in_flight
+        , 'rate_per_second', p.rate_per_second, 'rate_burst', p.rate_burst, 'final_statuses', p.final_statuses, 'disable_after', p.disable_after
+        , 'version', p.version, 'created_at', p.created_at at time zone 'UTC', 'updated_at', p.updated_at at time zone 'UTC'
+        , 'secrets'
+        , ( select jsonb_agg
+            ( jsonb_build_object('secret', encode(s.secret, 'hex'), 'created_at', s.created_at at time zone 'UTC', 'live_until', s.live_until at time zone 'UTC')
+              order by s.live_until desc nulls first, s.created_at, s.secret
+            )
+            from agent.push_secret s
+            where s.queue = p.queue and coalesce(s.live_until > clock_timestamp(), true)
+          )
+        )
+        from agent.push p
+        where p.queue = _queue
+      )
+    )
+    from (values (_queue)) as n (name)
+    left join agent.queue q on q.name = n.name
+  );
+end
+$func$;
+
+-- Up to _limit copies of settings of queues after _after, by the queues' names: of all that are set to something; or of those that have changed in _since or a later transaction, also when they are set to
+-- nothing now; or of _queue alone. For the service.
+create or replace function agent_service.read_queue_copies(_since int8, _after text, _limit int4, _queue text default null)
+returns table (queue text, copy jsonb)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+begin
+  if _queue is not null then
+    return query
+    select c.copy ->> 'queue', c.copy
+    from (select agent_private.queue_copy(_queue)) as c (copy)
+    where c.copy ->> 'policy' is not null or c.copy ->> 'push' is not null;
+    return;
+  end if;
+  return query
+  select n.name, agent_private.queue_copy(n.name)
+  from
+  ( (select q.name::text from agent.queue q where _since is null and q.name > coalesce(_after, '') order by q.name limit _limit)
+    union all
+    ( select c.queue::text
+      from agent_private.queue_change c
+      where c.xid >= _since::text::xid8 and c.xid < pg_snapshot_xmax(pg_current_snapshot()) -- a database that was restored has greater ones from before
+      and c.queue > coalesce(_after, '')
+      order by c.queue
+      limit _limit
+    )
+  ) as n (name)
+  where not starts_with(n.name, 'queued.')
+  order by n.name collate "C";
+end
+$func$;
+
+-- From which transaction on changes of settings may come that have not been read when this is called before they are read, and the epoch: see agent_service.get_cell(). For the service.
+create or replace function agent_service.queue_versions()
+returns table (latest int8, epoch text)
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select pg_snapshot_xmin(pg_current_snapshot())::text::int8, agent_private.epoch()
+$func$;
+
+-- Puts copies of settings of home on this cell, and returns what became of each, in the order given: applied; unchanged, when what is here is as new or newer; or refused, with the SQLSTATE and the
+-- reason. What home says counts, in the order of the changes of each queue within an epoch, as in agent_service.put_key_copies(). With _is_complete all settings of home have come in this
+-- epoch: those of other queues that were copied end. Without an epoch copies are put by hand, at home, too: queues are set as they say. For the service.
+create or replace function agent_service.put_queue_copies(_copies jsonb, _epoch text default null, _before text default null, _is_complete boolean default false)
+returns table (queue text, result text, state text, reason text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _copy jsonb;
+  _order int8;
+  _results jsonb = '{}';
+  _result jsonb;
+begin
+  if jsonb_typeof(_copies) is distinct from 'array' or jsonb_array_length(_copies) > 1000 then
+    perform agent_private.raise_invalid('queues', 'must be at most 1000');
+  end if;
+  if _epoch is not null then
+    perform agent_private.take_copied_epoch('queue', _epoch, _before);
+  end if;
+  for _copy, _order in -- in one order, so that two calls do not wait for each other
+    select c.value, c.ordinality
+    from jsonb_array_elements(_copies || case when _is_complete then
+      coalesce
+      ( ( select jsonb_agg(jsonb_build_object('queue', c.queue, 'change', 0, 'policy', null, 'push', null))
+          from agent_private.queue_change c
+          where c.copied_epoch <> _epoch and not exists (select from jsonb_array_elements(_copies) o where o ->> 'queue' = c.queue)
+        )
+      , '[]'
+      ) else '[]' end) with ordinality as c
+    order by c.value ->> 'queue', c.ordinality
+  loop
+    begin
+      _result = jsonb_build_object('result', case when agent_private.put_queue_copy(_copy, _epoch) then 'applied' else 'unchanged' end);
+    exception
+      when sqlstate 'QD003' then
+        _result = jsonb_build_object('result', 'refused', 'state', sqlstate, 'reason', sqlerrm);
+      when sqlstate 'QD065' then
+        _result = jsonb_build_object('result', 'refused', 'state', 'QD003', 'reason', 'the policy must fit those of this cell: ' || sqlerrm);
+      when integrity_constraint_violation or data_exception then
+        _result = jsonb_build_object('result', 'refused', 'state', 'QD003', 'reason', 'it must be a copy of settings of a queue');
+    end;
+    _results = jsonb_set(_results, array[_order::text], _result);
+  end loop;
+  return query
+  select c.value ->> 'queue', r.r ->> 'result', r.r ->> 'state', r.r ->> 'reason'
+  from jsonb_array_elements(_copies) with ordinality as c
+  cross join lateral (select _results -> c.ordinality::text) as r (r)
+  order by c.ordinality;
+end
+$func$;
+
+-- Has copies of keys (access) or of settings of queues (queue) be taken of this epoch of home. Of another epoch than that of the latest copies they are taken if _before is that one, which nobody says who has
+-- not asked home since; else this raises QD075 with the epoch as its detail. Raises QD003 at home, which takes none.
+create or replace function agent_private.take_copied_epoch(_subject text, _epoch text, _before text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _current text;
+begin
+  if coalesce(length(_epoch) not between 1 and 64, true) then
+    perform agent_private.raise_invalid('epoch', 'must be 1 to 64 characters');
+  elsif (select coalesce(c.number, 0) from agent.cell c) = 0 then
+    perform agent_private.raise_invalid('epoch', 'must not be there: this is home, whose keys and settings are copied, and takes no copies');
+  end if;
+  select e.epoch into strict _current from agent_private.copied_epoch e where e.subject = _subject for update;
+  if _current is distinct from _epoch and _current is distinct from _before then
+    raise exception 'copies are taken of another epoch' using errcode = 'QD075', detail = coalesce(_current, '');
+  end if;
+  update agent_private.copied_epoch e set epoch = _epoch where e.subject = _subject and e.epoch is distinct from _epoch;
+end
+$func$;
+
+-- Puts one copy of settings of a queue on this cell, of an epoch or by hand, and returns whether anything has changed. A queue that is set to nothing at home is deleted here; if that cannot be, as it has events,
+-- it is set to nothing. Raises QD003, QD065 and what PostgreSQL says of values that are none.
+create or replace function agent_private.put_queue_copy(_copy jsonb, _epoch text)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _queue text = _copy ->> 'queue';
+  _policy jsonb = nullif(_copy -> 'policy', 'null');
+  _push jsonb = nullif(_copy -> 'push', 'null');
+  _change int8;
+  _before jsonb;
+  _is_changed boolean = false;
+  _unknown text;
+begin
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
+  for _unknown in
+    select c from jsonb_object_keys(_copy) c where c <> all (array['queue', 'change', 'policy', 'policy_version', 'policy_updated_at', 'push'])
+  loop
+    perform agent_private.raise_invalid(_unknown, 'is no member of a copy');
+  end loop;
+  if _epoch is not null and coalesce(_copy ->> 'change' !~ '^[0-9]{1,16}$', true) then
+    perform agent_private.raise_invalid('change', 'must be an integer, as home has given it');
+  elsif jsonb_typeof(_policy) <> 'object' then
+    perform agent_private.raise_invalid('policy', 'must be an object or null');
+  elsif jsonb_typeof(_push) <> 'object' or coalesce(jsonb_typeof(_push -> 'secrets'), '') <> 'array' and _push is not null then
+    perform agent_private.raise_invalid('push', 'must be an object with secrets, or null');
+  elsif _policy is null and _push is not null then
+    perform agent_private.raise_invalid('policy', 'must be there, as a push is');
+  end if;
+  _change = case when _epoch is not null then (_copy ->> 'change')::int8 end;
+
+  if _policy is null then
+    perform from agent_private.queue_change c where c.queue = _queue and c.copied_epoch = _epoch and c.copied_change >= _change;
+    if found then
+      return false;
+    end if;
+    begin
+      perform agent.delete_queue(_queue);
+      _is_changed = true;
+    exception
+      when sqlstate 'QD060' then
+        null;
+      when sqlstate 'QD061' or sqlstate 'QD062' or sqlstate 'QD063' then
+        perform agent_private.lock_queue(_queue, true);
+        if exists (select from agent.push p where p.queue = _queue) then
+          perform agent.delete_push(_queue);
+          _is_changed = true;
+        end if;
+        if agent_private.queue_copy(_queue) -> 'policy' not in ('null', '{"paused": false}') then
+          perform agent.put_queue(_queue, '{}');
+          _is_changed = true;
+        end if;
+    end;
+  else
+    if _push is not null then
+      perform agent_private.check_copied_version(_push);
+    end if;
+    if coalesce(_copy ->> 'policy_version' !~ '^[0-9]{1,18}$', _epoch is not null) then
+      perform agent_private.raise_invalid('policy_version', 'must be an integer of up to 18 digits');
+    end if;
+    perform agent_private.lock_queue(_queue, true); -- as whoever puts a push does
+    perform from agent.push p where p.queue = _queue for update;
+    perform from agent_private.queue_change c where c.queue = _queue and c.copied_epoch = _epoch and c.copied_change >= _change;
+    if found then
+      return false;
+    end if;
+    _before = agent_private.queue_copy(_queue);
+    if _before -> 'policy' <> _policy then
+      perform agent.put_queue(_queue, _policy);
+      _is_changed = true;
+    end if;
+    if _push is null and _before ->> 'push' is not null then
+      perform agent.delete_push(_queue);
+      _is_changed = true;
+    elsif _push is not null and _push <> _before -> 'push' then
+      perform agent_private.put_push_copy(_queue, _push);
+      _is_changed = true;
+    end if;
+    update agent.queue q -- so that a caller who has read it here can change it at home on that condition
+    set version = (_copy ->> 'policy_version')::int8, updated_at = coalesce(agent_private.copied_time(_copy, 'policy_updated_at'), q.updated_at)
+    where q.name = _queue and q.version <> (_copy ->> 'policy_version')::int8;
+  end if;
+  insert into agent_private.queue_change as c (queue, change, copied_epoch, copied_change)
+  values (_queue, 1, _epoch, _change)
+  on conflict on constraint queue_change_pkey do update set copied_epoch = excluded.copied_epoch, copied_change = excluded.copied_change;
+  return _is_changed;
+end
+$func$;
+
+-- Puts the push of a copy. The caller has locked the queue and the row of its push. Raises QD003.
+create or replace function agent_private.put_push_copy(_queue text, _push jsonb)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_service.put_push
+  ( _queue, _push ->> 'url', _push ->> 'format', (_push ->> 'timeout')::interval, (_push ->> 'max_in_flight')::int4, (_push ->> 'rate_per_second')::float8
+  , (_push ->> 'rate_burst')::int4, array(select s::int4 from jsonb_array_elements_text(_push -> 'final_statuses') with ordinality as e (s, n) order by n)
+  , (_push ->> 'disable_after')::interval, decode(_push ->> 'headers', 'hex')
+  , array(select h from jsonb_array_elements_text(_push -> 'header_names') with ordinality as e (h, n) order by n)
+  , decode(_push -> 'secrets' -> 0 ->> 'secret', 'hex')
+  );
+  delete from agent.push_secret s where s.queue = _queue;
+  insert into agent.push_secret (queue, secret, created_at, live_until)
+  select _queue, decode(s.s ->> 'secret', 'hex'), agent_private.copied_time(s.s, 'created_at')
+  , agent_private.copied_time(s.s, 'live_until', agent_private.longest_grace())
+  from jsonb_array_elements(_push -> 'secrets') with ordinality as s (s, n)
+  order by s.n desc;
+  update agent.push p
+  set version = (_push ->> 'version')::int8, created_at = coalesce(agent_private.copied_time(_push, 'created_at'), p.created_at), updated_at = coalesce(agent_private.copied_time(_push, 'updated_at'), p.updated_at)
+  where p.queue = _queue;
+end
+$func$;
+
 -- Copies of keys: every cell checks its callers itself, so all of them have the keys of home. A gateway reads them at home and puts them on the other cells.
 
 -- Up to _limit copies of keys that have changed since _after_change, by their changes, each as an object: all that agent_service.put_key_copies() takes, with hashes
@@ -855,7 +1083,6 @@ declare
   _order int8;
   _results jsonb = '{}';
   _result jsonb;
-  _current text;
   _gone agent.api_key;
 begin
   if jsonb_typeof(_copies) is distinct from 'array' or jsonb_array_length(_copies) > 1000 then
@@ -864,14 +1091,8 @@ begin
   select a.is_required into strict _is_required from agent.access a for update;
   if _is_first and _is_required then
     raise exception 'there has been a key' using errcode = 'QD032';
-  elsif _epoch is not null and (select coalesce(c.number, 0) from agent.cell c) = 0 then
-    perform agent_private.raise_invalid('epoch', 'must not be there: this is home, whose keys are copied, and takes no copies');
   elsif _epoch is not null then
-    select e.epoch into strict _current from agent_private.copied_epoch e;
-    if _current is distinct from _epoch and _current is distinct from _before then
-      raise exception 'copies are taken of another epoch' using errcode = 'QD075', detail = coalesce(_current, '');
-    end if;
-    update agent_private.copied_epoch e set epoch = _epoch where e.epoch is distinct from _epoch;
+    perform agent_private.take_copied_epoch('access', _epoch, _before);
   end if;
   -- What may leave no live admin key comes last, and in one order, so that two calls do not wait for each other.
   for _copy, _order in

@@ -54,10 +54,13 @@ comment on column agent.api_key.copied_change is 'its change at home that is her
 create index api_key_change on agent.api_key (change);
 
 create table agent_private.copied_epoch
-( epoch text collate "C"
+( subject text collate "C" not null
+, epoch text collate "C"
+, constraint copied_epoch_pkey primary key (subject)
 );
-comment on table agent_private.copied_epoch is 'which epoch of home copies of keys are taken of; one row, null as long as none were';
-insert into agent_private.copied_epoch default values;
+comment on table agent_private.copied_epoch is 'which epoch of home copies are taken of: those of keys (access) and of settings of queues (queue)';
+comment on column agent_private.copied_epoch.epoch is 'null: none were taken yet';
+insert into agent_private.copied_epoch (subject) values ('access'), ('queue');
 
 create table agent_private.deleted_api_key
 ( id text collate "C" not null

@@ -111,3 +111,20 @@ create type agent.listed_cell_info as
 comment on type agent.listed_cell_info is 'what may be shown of a listed cell';
 comment on column agent.listed_cell_info.placed is 'the queues that are on it; those on all cells are not counted';
 comment on column agent.listed_cell_info.former is 'the queues that were on it and may have events there still';
+
+create table agent_private.queue_change
+( queue text collate "C" not null
+, change int8 not null
+, xid xid8 not null default pg_current_xact_id()
+, copied_epoch text collate "C"
+, copied_change int8
+, constraint queue_change_pkey primary key (queue)
+);
+comment on table agent_private.queue_change is
+  'the latest change of what a queue is set to, its policy and its push, for gateways, which copy settings of home to the other'
+  ' cells; the row of a queue that was deleted stays';
+comment on column agent_private.queue_change.change is 'its number, in one order for the queue';
+comment on column agent_private.queue_change.xid is 'the transaction that has made it';
+comment on column agent_private.queue_change.copied_epoch is 'of home, when the settings were copied from there last; null: they were made here';
+comment on column agent_private.queue_change.copied_change is 'the change at home that is here, among those of the epoch';
+create index queue_change_xid on agent_private.queue_change (xid);
