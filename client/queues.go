@@ -22,6 +22,7 @@ type QueueStats struct {
 	// OldestReadyAge is how long the oldest ready event has been claimable; 0 if none is ready.
 	OldestReadyAge  time.Duration `json:"oldest_ready_age"`
 	DoneLastHour    int           `json:"done_last_hour"`
+	FailedLastHour  int           `json:"failed_last_hour"`
 	ExpiredLastHour int           `json:"expired_last_hour"`
 	// Estimated says that some counts are estimates from a sample, which happens above about 100,000 events.
 	Estimated bool `json:"estimated"`
@@ -295,6 +296,7 @@ type Queue struct {
 	Leased          int           `json:"leased"`
 	OldestReadyAge  time.Duration `json:"oldest_ready_age"`
 	DoneLastHour    int           `json:"done_last_hour"`
+	FailedLastHour  int           `json:"failed_last_hour"`
 	ExpiredLastHour int           `json:"expired_last_hour"`
 	Estimated       bool          `json:"estimated"`
 	DeadLettersOf   []string      `json:"dead_letters_of"`
@@ -310,6 +312,7 @@ type queueCounts struct {
 	Leased          int          `json:"leased"`
 	OldestReadyAge  nullDuration `json:"oldest_ready_age"`
 	DoneLastHour    int          `json:"done_last_hour"`
+	FailedLastHour  int          `json:"failed_last_hour"`
 	ExpiredLastHour int          `json:"expired_last_hour"`
 	Estimated       bool         `json:"estimated"`
 	DeadLettersOf   []string     `json:"dead_letters_of"`
@@ -323,7 +326,7 @@ func (q Queue) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Waiting, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.ExpiredLastHour, q.Estimated, q.DeadLettersOf, q.UnavailableCells})
+	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Waiting, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.FailedLastHour, q.ExpiredLastHour, q.Estimated, q.DeadLettersOf, q.UnavailableCells})
 	if err != nil {
 		return nil, err
 	}
@@ -336,7 +339,7 @@ func (q *Queue) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return err
 	}
-	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Waiting, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.ExpiredLastHour, c.Estimated, c.DeadLettersOf, c.UnavailableCells}
+	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Waiting, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.FailedLastHour, c.ExpiredLastHour, c.Estimated, c.DeadLettersOf, c.UnavailableCells}
 	return q.Policy.UnmarshalJSON(text)
 }
 
@@ -354,6 +357,7 @@ func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 		into.Leased += q.Leased
 		into.OldestReadyAge = max(into.OldestReadyAge, q.OldestReadyAge)
 		into.DoneLastHour += q.DoneLastHour
+		into.FailedLastHour += q.FailedLastHour
 		into.ExpiredLastHour += q.ExpiredLastHour
 		into.Estimated = into.Estimated || q.Estimated
 		into.DeadLettersOf = union(into.DeadLettersOf, q.DeadLettersOf)

@@ -269,6 +269,7 @@ func joinQueueStats(into *QueueStats, q QueueStats) {
 	into.Leased += q.Leased
 	into.OldestReadyAge = max(into.OldestReadyAge, q.OldestReadyAge)
 	into.DoneLastHour += q.DoneLastHour
+	into.FailedLastHour += q.FailedLastHour
 	into.ExpiredLastHour += q.ExpiredLastHour
 	into.Estimated = into.Estimated || q.Estimated
 	into.Paused = into.Paused || q.Paused

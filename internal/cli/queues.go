@@ -40,12 +40,12 @@ func (c *QueuesCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var queuesView = view[client.QueueStats]{
-	columns: columns("QUEUE…", "READY", "SCHEDULED", "WAITING", "LEASED", "OLDEST", "DONE 1H?", "EXPIRED 1H?", "PAUSED", "DEAD LETTERS OF?…"),
+	columns: columns("QUEUE…", "READY", "SCHEDULED", "WAITING", "LEASED", "OLDEST", "DONE 1H?", "FAILED 1H?", "EXPIRED 1H?", "PAUSED", "DEAD LETTERS OF?…"),
 	row: func(q client.QueueStats) []string {
 		count := countOf(q.Estimated)
 		return []string{
 			q.Queue, count(q.Ready), count(q.Scheduled), count(q.Waiting), count(q.Leased), dash(span(q.OldestReadyAge)), count(q.DoneLastHour),
-			count(q.ExpiredLastHour), dash(yes(q.Paused)), dash(strings.Join(q.DeadLettersOf, ", ")),
+			count(q.FailedLastHour), count(q.ExpiredLastHour), dash(yes(q.Paused)), dash(strings.Join(q.DeadLettersOf, ", ")),
 		}
 	},
 	empty: "no queues yet; the first event makes one",
@@ -213,6 +213,7 @@ func queueFields(q client.Queue) [][2]string {
 		{"leased", count(q.Leased)},
 		{"oldest ready", dash(span(q.OldestReadyAge))},
 		{"done 1h", count(q.DoneLastHour)},
+		{"failed 1h", count(q.FailedLastHour)},
 		{"expired 1h", count(q.ExpiredLastHour)},
 		{"dead letters of", strings.Join(q.DeadLettersOf, ", ")},
 	}, policy[1:])

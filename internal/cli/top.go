@@ -300,7 +300,7 @@ func (w *watch) lines(width, height int) []string {
 	for i, q := range shown {
 		rows[i] = w.row(q)
 	}
-	_ = writeTable(&text, columns("QUEUE…", "READY", "+/-", "SCHEDULED", "WAITING", "LEASED", "OLDEST", "DONE 1H", "EXPIRED 1H", ""), rows, width) // to memory
+	_ = writeTable(&text, columns("QUEUE…", "READY", "+/-", "SCHEDULED", "WAITING", "LEASED", "OLDEST", "DONE 1H", "FAILED 1H", "EXPIRED 1H", ""), rows, width) // to memory
 	lines = append(lines, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 	if height > 0 {
 		if more := len(queues) - w.first - len(shown); more > 0 {
@@ -327,7 +327,7 @@ func (w *watch) row(q client.QueueStats) []string {
 	if q.Paused {
 		paused = "paused"
 	}
-	return []string{cells[0], cells[1], change, cells[2], cells[3], cells[4], cells[5], cells[6], cells[7], paused}
+	return []string{cells[0], cells[1], change, cells[2], cells[3], cells[4], cells[5], cells[6], cells[7], cells[8], paused}
 }
 
 // summary returns the lines above the table.

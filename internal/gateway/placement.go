@@ -509,10 +509,11 @@ func placeAtHome(ctx context.Context, at *cell, queue string, number int) (int, 
 		Version *int64 `json:"version"` // of its policy
 		waitingCount
 		Done    int64 `json:"done_last_hour"`
+		Failed  int64 `json:"failed_last_hour"`
 		Expired int64 `json:"expired_last_hour"`
 	}
 	err := at.do(ctx, http.MethodGet, "/queues/"+queue, at.ownHeader(), nil, &has)
-	if err == nil && (has.Version != nil || has.events()+has.Done+has.Expired > 0) {
+	if err == nil && (has.Version != nil || has.events()+has.Done+has.Failed+has.Expired > 0) {
 		return home, nil
 	}
 	if isAnswer(err, http.StatusNotFound) { // only declared queues are taken, and nobody has made it

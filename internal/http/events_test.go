@@ -393,8 +393,8 @@ func TestQueuesAreCountedByState(t *testing.T) {
 	}
 	delete(got[0], "oldest_ready_age")
 	want := []map[string]any{
-		{"queue": "default", "ready": 1.0, "scheduled": 1.0, "waiting": 0.0, "leased": 1.0, "done_last_hour": 0.0, "estimated": false, "paused": false, "dead_letters_of": []any{}, "expired_last_hour": 0.0},
-		{"queue": "b", "ready": 0.0, "scheduled": 0.0, "waiting": 0.0, "leased": 0.0, "done_last_hour": 1.0, "estimated": false, "paused": false, "dead_letters_of": []any{}, "expired_last_hour": 0.0, "oldest_ready_age": nil},
+		{"queue": "default", "ready": 1.0, "scheduled": 1.0, "waiting": 0.0, "leased": 1.0, "done_last_hour": 0.0, "estimated": false, "paused": false, "dead_letters_of": []any{}, "failed_last_hour": 0.0, "expired_last_hour": 0.0},
+		{"queue": "b", "ready": 0.0, "scheduled": 0.0, "waiting": 0.0, "leased": 0.0, "done_last_hour": 1.0, "estimated": false, "paused": false, "dead_letters_of": []any{}, "failed_last_hour": 0.0, "expired_last_hour": 0.0, "oldest_ready_age": nil},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -139,7 +139,7 @@ func (s *Server) placeNewQueue(r *http.Request, req placeNewQueueRequest) (reply
 	if err != nil {
 		return reply{}, err
 	}
-	if policy.Version > 0 || counts.Events()+counts.DoneLately+counts.ExpiredLately > 0 {
+	if policy.Version > 0 || counts.Events()+counts.DoneLately+counts.FailedLately+counts.ExpiredLately > 0 {
 		req.Cell = cell.Home
 	}
 	placed, err = s.cells.Place(r.Context(), cell.PlaceParams{Queue: req.Name, Cells: cell.Set{req.Cell}, IfAbsent: true, IsFirstUse: true})

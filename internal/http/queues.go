@@ -24,6 +24,7 @@ type queueStats struct {
 	Leased         int64          `json:"leased"`
 	OldestReadyAge *time.Duration `json:"oldest_ready_age"` // null when none is ready
 	DoneLately     int64          `json:"done_last_hour"`
+	FailedLately   int64          `json:"failed_last_hour"`
 	ExpiredLately  int64          `json:"expired_last_hour"`
 	Estimated      bool           `json:"estimated"`
 	Paused         bool           `json:"paused"`
@@ -181,6 +182,7 @@ type queueResponse struct {
 	Leased         int64          `json:"leased"`
 	OldestReadyAge *time.Duration `json:"oldest_ready_age"`
 	DoneLately     int64          `json:"done_last_hour"`
+	FailedLately   int64          `json:"failed_last_hour"`
 	ExpiredLately  int64          `json:"expired_last_hour"`
 	Estimated      bool           `json:"estimated"`
 	DeadLettersOf  []string       `json:"dead_letters_of"`
@@ -192,7 +194,7 @@ func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
 	c := queueStatsOf(counts)
 	err = s.requireIfEmpty(r, req.Name, counts.Events(), err)
 	return replyOfPolicy(p, queueResponse{
-		policyOf(p), c.Ready, c.Scheduled, c.Waiting, c.Leased, c.OldestReadyAge, c.DoneLately, c.ExpiredLately, c.Estimated, c.DeadLettersOf,
+		policyOf(p), c.Ready, c.Scheduled, c.Waiting, c.Leased, c.OldestReadyAge, c.DoneLately, c.FailedLately, c.ExpiredLately, c.Estimated, c.DeadLettersOf,
 	}), err
 }
 

@@ -42,7 +42,7 @@ func TestQueueIsPausedAndResumed(t *testing.T) {
 func TestPolicyIsAnsweredWhole(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	const noCounts = `,"ready":0,"scheduled":0,"waiting":0,"leased":0,"oldest_ready_age":null,"done_last_hour":0,"expired_last_hour":0,"estimated":false,"dead_letters_of":[]}`
+	const noCounts = `,"ready":0,"scheduled":0,"waiting":0,"leased":0,"oldest_ready_age":null,"done_last_hour":0,"failed_last_hour":0,"expired_last_hour":0,"estimated":false,"dead_letters_of":[]}`
 	const none = `{"queue":"work","max_attempts":null,"invisible_for":null,"backoff":null,"paused":false,"history_retention":null,"dead_letter":null,"delay":null,"wait":null,"group_from":null,"flow":null,"version":null,"updated_at":null` + noCounts
 	if got := h.call("GET", "/queues/work", "").want(200).body; got != none {
 		t.Errorf("a queue without a policy has %s", got)

@@ -268,27 +268,28 @@ func (s *Service) RunQueue(ctx context.Context, p RunParams) (total int64, err e
 	}
 }
 
-// Sweep moves events to history as Expired and returns how many. No running lease is touched. When it fails midway, events that it has expired
-// stay so.
+// Sweep moves events to history, as Failed those whose last attempt has ended by a nack and as Expired the others, and returns how many. No running lease is touched. When it fails midway, events that it has
+// moved stay so.
 func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err error) {
 	for {
-		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, ''), dead_lettered from agent_service.sweep_events($1, $2, nullif($3, ''), $4)`,
+		rows, _ := s.loops.Query(ctx, `select queue, expired, failed, put_off, coalesce(reason, ''), dead_lettered from agent_service.sweep_events($1, $2, nullif($3, ''), $4)`,
 			cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts), p.MaxVTAge, p.Queue, moveBatch)
 		var (
 			queue, reason string
-			n, putOff     int64
+			n, failed     int64
+			putOff        int64
 			deadLettered  int64
 			batch         int64
 		)
-		_, err := pgx.ForEachRow(rows, []any{&queue, &n, &putOff, &reason, &deadLettered}, func() error {
-			batch += n + putOff
-			total += n
+		_, err := pgx.ForEachRow(rows, []any{&queue, &n, &failed, &putOff, &reason, &deadLettered}, func() error {
+			batch += n + failed + putOff
+			total += n + failed
 			if putOff > 0 {
 				s.cfg.Logger.Error().Str("queue", queue).Str("reason", reason).
 					Msg("history does not take an event that is to expire: it is left alone for an hour")
 				return nil
 			}
-			s.counters.add(queue, &Counters{Expired: n, DeadLettered: deadLettered})
+			s.counters.add(queue, &Counters{Expired: n, Failed: failed, DeadLettered: deadLettered})
 			return nil
 		})
 		if err != nil {

@@ -97,7 +97,7 @@ func (s *Service) page(ctx context.Context, listing, cursor string, limit int, s
 }
 
 // statsColumns are the columns of QueueStats.
-const statsColumns = `queue, ready, scheduled, waiting, leased, oldest_ready_age, done_lately, expired_lately, estimated, paused, dead_letters_of`
+const statsColumns = `queue, ready, scheduled, waiting, leased, oldest_ready_age, done_lately, failed_lately, expired_lately, estimated, paused, dead_letters_of`
 
 // Queues describes the queues that hold an event, waiting or in history, or have a policy, by name. It fails with ErrBadCursor or
 // ErrQueryTimeout.

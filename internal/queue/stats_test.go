@@ -91,7 +91,7 @@ func TestCountsAreExactWithinTheBounds(t *testing.T) {
 	loadHistory(t, b, "c", time.Minute, 9, queue.Expired)
 	for _, want := range []queue.QueueStats{
 		{Queue: "a", Ready: 7_000, Scheduled: 5_000, Waiting: 900},
-		{Queue: "b", Scheduled: 1, Leased: 8_000, DoneLately: 700, ExpiredLately: 30},
+		{Queue: "b", Scheduled: 1, Leased: 8_000, DoneLately: 700, FailedLately: 20, ExpiredLately: 30},
 		{Queue: "c", ExpiredLately: 9},
 	} {
 		if got := statsOf(t, b, want.Queue); !reflect.DeepEqual(got, want) {

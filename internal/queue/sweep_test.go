@@ -190,3 +190,57 @@ func TestEventRefusedByHistoryDoesNotStopTheSweep(t *testing.T) {
 		}
 	}
 }
+
+// An event whose last attempt ended by a nack has failed, whoever says how many attempts there are; one that was too old, or whose lease lapsed, has expired.
+func TestSweepSaysWhetherTheLastAttemptFailed(t *testing.T) {
+	pgtest.EachFlavour(t)
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 3)
+	claimed := b.claim(t, queue.ClaimParams{Limit: 3, MaxAttempts: 1}, 3)
+	for _, e := range claimed[:2] {
+		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: e.ID, Receipt: e.Receipt}, Error: "no", Delay: new(time.Duration(0))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.exec(t, `update agent.event set claimed = array[claimed[1] - interval '1 hour'], nacked_at = nacked_at - interval '1 hour' where nacked_at is not null`)
+	b.exec(t, `update agent.event set expires_at = now() - interval '1 s' where id = $1`, claimed[1].ID)
+	b.endLease(t, claimed[2].ID)
+	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxAttempts: 1}); n != 3 || err != nil {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	for i, want := range []queue.Outcome{queue.Failed, queue.Expired, queue.Expired} {
+		if h := b.get(t, claimed[i].ID); h.Outcome != want || h.Processing != nil && *h.Processing > time.Minute || (h.Processing != nil) != (want == queue.Failed) {
+			t.Errorf("event %d: history has %s after %v, want %s", i, h.Outcome, h.Processing, want)
+		}
+	}
+	if counts := b.countersOf("default"); counts.Failed != 1 || counts.Expired != 2 {
+		t.Errorf("counted %+v", counts)
+	}
+}
+
+// An event that waits for its retry, and is deleted by somebody who does not work on it, is cancelled, and its wait is no work.
+func TestDeletionOfAnEventThatWaitsForItsRetryCancelsIt(t *testing.T) {
+	pgtest.EachFlavour(t)
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 2)
+	claimed := b.claim(t, queue.ClaimParams{Limit: 2}, 2)
+	for _, e := range claimed {
+		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: e.ID, Receipt: e.Receipt}, Delay: new(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.exec(t, `update agent.event set claimed = array[claimed[1] - interval '1 hour'], nacked_at = nacked_at - interval '1 hour'`)
+	for i, c := range []struct {
+		receipt string
+		want    queue.Outcome
+	}{{"", queue.Cancelled}, {claimed[1].Receipt, queue.Done}} {
+		if _, err := b.Ack(t.Context(), []queue.Ack{{Lease: queue.Lease{ID: claimed[i].ID, Receipt: c.receipt}}}); err != nil {
+			t.Fatal(err)
+		}
+		if h := b.get(t, claimed[i].ID); h.Outcome != c.want || h.Processing != nil && *h.Processing > time.Minute || (h.Processing != nil) != (c.want == queue.Done) {
+			t.Errorf("event %d: history has %s after %v, want %s", i, h.Outcome, h.Processing, c.want)
+		}
+	}
+}

@@ -502,6 +502,7 @@ type QueueStats struct {
 	Leased           int64
 	OldestReadyAge   *time.Duration // how long the longest-waiting ready event has been claimable; nil: none is
 	DoneLately       int64          // left as done lately
+	FailedLately     int64          // left as failed lately
 	ExpiredLately    int64          // left as expired lately
 	Estimated        bool           // there is so much that some of the counts are estimates
 	Paused           bool           // it hands out nothing: see Pause

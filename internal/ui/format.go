@@ -19,7 +19,7 @@ var functions = template.FuncMap{
 	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
 	"bars": Bars, "lines": Lines, "spark": Spark, "short": Short, "list": func(items ...any) []any { return items },
 	"schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
-	"windows": func() []Window { return Windows }, "sum": sum, "cell": cell, "outcomerows": outcomeRows, "deref": func(s *string) string { return *s },
+	"windows": func() []Window { return Windows }, "sum": sum, "cell": cell, "outcomerows": outcomeRows, "deref": func(pointer any) any { return reflect.ValueOf(pointer).Elem().Interface() },
 	"millis":    func(ms *float64) time.Duration { return time.Duration(*ms * float64(time.Millisecond)) },
 	"actorpath": actorPath, "targetpath": targetPath, "patterns": patternsText,
 	"span": span, "visible": visible, "kinds": func() [][2]string { return sourceKinds }, "less": func(n int) int { return n - 1 }, "nonzero": nonzero,

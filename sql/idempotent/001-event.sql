@@ -121,6 +121,12 @@ returns interval
 language sql immutable parallel safe
 return case when isfinite(_from) and isfinite(_to) then _to - _from end;
 
+-- How long the last attempt at an event in history took, which ended with the event or by a nack before; null unless it was done or failed. Inlined.
+create or replace function agent_private.last_attempt_took(_outcome text, _claimed timestamptz[], _nacked_at timestamptz, _finished_at timestamptz)
+returns interval
+language sql stable
+return case when _outcome in ('done', 'failed') then agent_private.elapsed(_claimed[cardinality(_claimed)], coalesce(_nacked_at, _finished_at)) end;
+
 -- The nearest timestamp between the years 1 and 9999; a hypertable does not take others. Inlined, like add_utc.
 create or replace function agent_private.bounded_time(_ts timestamptz)
 returns timestamptz

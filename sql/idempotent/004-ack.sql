@@ -161,7 +161,7 @@ begin
 end
 $func$;
 
--- Acks one event, see ack_events, and returns its outcome: done, or cancelled if it was never claimed. Raises QD002 if there is no such
+-- Acks one event, see ack_events, and returns its outcome: done, or cancelled if it was never claimed, or waits since a nack and _receipt is null. Raises QD002 if there is no such
 -- event and QD001 if _receipt is not that of its latest claim. _result is kept in history.
 create or replace function agent.delete_event(_id int8, _receipt text default null, _result jsonb default null)
 returns text
@@ -590,8 +590,8 @@ end
 $func$;
 
 -- Moves events from their queue to history. All events enter history here. An event whose receipt is given, or its attempt and hash (see ack_events), moves only if that is the
--- receipt of its latest claim, and one for which _allowed says so (see ack_events) only if its queue is one of these. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
--- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time since the claim.
+-- receipt of its latest claim, and one for which _allowed says so (see ack_events) only if its queue is one of these. A null _outcome stands for done, or for cancelled where the event was never claimed, or waits since a nack and no receipt is given. _error replaces the
+-- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time of the last attempt.
 -- With the outcomes failed and expired it inserts dead letters, see insert_dead_letters: the caller has the events locked then, and gives no receipts.
 -- With these outcomes it stops the groups of queues in which a failure stops groups, too.
 -- Without receipts it frees the slots of limits that the events have; else the caller does.
@@ -650,7 +650,11 @@ begin
     end
     and (a.allowed is null or agent_private.is_queue_allowed(e.queue, string_to_array(a.allowed, ',')))
     returning e.*, a.result, a.dead_letter, a.fault, a.ord, clock_timestamp() as finished_at
-    , case when _outcome is not null then _outcome when e.attempts = 0 then 'cancelled' else 'done' end as outcome
+    , case
+        when _outcome is not null then _outcome
+        when e.attempts = 0 or e.nacked_at is not null and a.receipt is null and a.hash is null then 'cancelled'
+        else 'done'
+      end as outcome
   )
   , moved as
   ( insert into agent.event_hist
@@ -667,7 +671,7 @@ begin
     , g.outcome, g.finished_at, g.result, _retryable, g.dead_letter
     from gone g
   )
-  select g.ord, g.id, g.queue, g.outcome, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at), g.dead_letter, g.group_key, g.in_total
+  select g.ord, g.id, g.queue, g.outcome, g.type, g.worker, agent_private.last_attempt_took(g.outcome, g.claimed, g.nacked_at, g.finished_at), g.dead_letter, g.group_key, g.in_total
   from gone g;
   if _slot_queues is not null then
     perform agent_private.free_slots_and_notify(_slot_queues, _slot_keys);
@@ -785,7 +789,10 @@ begin
       else _delay * power(_policy.backoff_factor, _attempts - 1) end
   end;
   _delay = least(_delay, _max_seconds) * (1 + _policy.backoff_jitter * (2 * random() - 1));
-  return make_interval(secs => least(_delay, _max_seconds));
+  if _delay > _max_seconds then -- so many events do not come at once
+    _delay = _max_seconds * (1 - _policy.backoff_jitter * random());
+  end if;
+  return make_interval(secs => _delay);
 end
 $func$;
 

@@ -713,7 +713,7 @@ $func$;
 -- Expires events that were claimed _max_attempts times (the max_attempts of the event or its queue's policy take precedence), events
 -- whose expires_at has passed, and events that have been claimable for longer than _max_vt_age (null: any age), in _queue or (null) all
 -- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue, or one whose push is held back, are never over
--- age; afterwards the age counts from the end of that at the earliest. Returns how many were expired, by queue, and how many of these have got dead letters. An event that history does not accept stops no
+-- age; afterwards the age counts from the end of that at the earliest. Those whose last attempt has ended by a nack end as failed, with its error. Returns how many have expired and failed, by queue, and how many of these have got dead letters. An event that history does not accept stops no
 -- other: it becomes invisible for an hour and is counted as put_off, with the reason.
 create or replace function agent_service.sweep_events
 ( _max_attempts int4 default 3
@@ -721,7 +721,7 @@ create or replace function agent_service.sweep_events
 , _queue text default null
 , _limit int4 default null
 )
-returns table (queue text, expired int8, put_off int8, reason text, dead_lettered int8)
+returns table (queue text, expired int8, failed int8, put_off int8, reason text, dead_lettered int8)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -736,6 +736,9 @@ declare
   _name text;
   _max int4;
   _ids int8[];
+  _failed int8[]; -- of these
+  _outcome text;
+  _is_found boolean = false;
 begin
   if coalesce(_max_attempts, 0) < 1 then
     perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
@@ -780,19 +783,32 @@ begin
     _ids = _ids || agent_private.lock_over_age(_ids, _queue, _now - _max_vt_age, _limit - cardinality(_ids));
   end if;
 
-  begin
-    return query
-    select m.queue, count(*), 0::int8, null::text, count(m.dead_lettered_as) from agent_private.move_to_history(_ids, 'expired') m group by m.queue;
-  exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
-    return query select x.* from agent_private.move_each_to_history(_ids, 'expired') x;
-  end;
-  if found and current_setting('agent.actor', true) <> '' then -- the service sweeps by itself, too
+  _failed = array
+  ( select e.id
+    from agent.event e
+    left join agent.queue q on q.name = e.queue
+    where e.id = any (_ids) and e.nacked_at is not null and e.attempts >= coalesce(e.max_attempts, q.max_attempts, _max_attempts) and coalesce(e.expires_at > _now, true)
+  );
+  foreach _outcome in array array['expired', 'failed'] loop
+    begin
+      return query
+      select m.queue, count(*) filter (where _outcome = 'expired'), count(*) filter (where _outcome = 'failed'), 0::int8, null::text, count(m.dead_lettered_as)
+      from agent_private.move_to_history(case _outcome when 'failed' then _failed else array(select i from unnest(_ids) i where i <> all (_failed)) end, _outcome) m
+      group by m.queue;
+    exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
+      return query
+      select x.queue, case _outcome when 'expired' then x.moved else 0 end, case _outcome when 'failed' then x.moved else 0 end, x.put_off, x.reason, x.dead_lettered
+      from agent_private.move_each_to_history(case _outcome when 'failed' then _failed else array(select i from unnest(_ids) i where i <> all (_failed)) end, _outcome) x;
+    end;
+    _is_found = _is_found or found;
+  end loop;
+  if _is_found and current_setting('agent.actor', true) <> '' then -- the service sweeps by itself, too
     perform agent_private.record_audit('queue.sweep', coalesce(_queue, '*'), jsonb_build_object('max_attempts', _max_attempts, 'max_vt_age', _max_vt_age));
   end if;
 end
 $func$;
 
--- sweep_events, returning the number of all events that were expired.
+-- sweep_events, returning the number of all events that have expired or failed.
 create or replace function agent.delete_expired_events
 ( _max_attempts int4 default 3
 , _max_vt_age interval default interval '1 hour'
@@ -804,7 +820,7 @@ language sql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select coalesce(sum(x.expired), 0)::int8 from agent_service.sweep_events(_max_attempts, _max_vt_age, _queue, _limit) x
+  select coalesce(sum(x.expired + x.failed), 0)::int8 from agent_service.sweep_events(_max_attempts, _max_vt_age, _queue, _limit) x
 $func$;
 
 -- Locks up to _limit events that have been claimable since before _cutoff, none of _ids, in queues that were neither paused nor resumed

@@ -46,7 +46,7 @@ begin atomic
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
   , greatest(case when _event.outcome = 'done' and _event.nacked_at is null and _event.attempts > 0 then _event.attempts - 1 else _event.attempts end, 0)
   , agent_private.readable_json(_event.occurrence), _event.retryable, agent_private.readable_json(_event.result)
-  , case when _event.outcome in ('done', 'failed') then agent_private.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
+  , agent_private.last_attempt_took(_event.outcome, _event.claimed, _event.nacked_at, _event.finished_at)
   , agent_private.readable_json(_event.meta), agent_private.readable_json(_event.publication)
   , null::boolean, _event.dead_letter_of, _event.dead_lettered_as
   , _event.group_key, null::timestamptz;
@@ -595,7 +595,7 @@ as $func$
   , case when _source is not null then format(' and h.source = %L', _source) end
   , case when _worker is not null then format(' and h.worker = %L', _worker) end
   , case when _min_duration is not null then
-      format(' and h.outcome in (''done'', ''failed'') and agent_private.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at) >= %L', _min_duration)
+      format(' and agent_private.last_attempt_took(h.outcome, h.claimed, h.nacked_at, h.finished_at) >= %L', _min_duration)
     end
   , case when _meta is not null then format(' and h.meta @> %L::jsonb', _meta) end
   , case when _queues is not null then format(' and agent_private.is_queue_allowed(h.queue, %L)', _queues) end

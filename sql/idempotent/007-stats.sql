@@ -1,7 +1,7 @@
 -- Statistics: of queues and history, of executions by type and worker, and of the service's processes.
 
 -- Counts of up to _limit queues (null: all) after _after by name, or of the queues _names: events by state, how long the oldest ready
--- event has been claimable (null: none is; at most 100,000 days), how many events became done and expired within _lately (null: not
+-- event has been claimable (null: none is; at most 100,000 days), how many events became done, failed and expired within _lately (null: not
 -- counted), whether the queue is paused, and the queues whose dead letters it takes, the first hundred of those that a pattern of _queues stands for. Counting takes as long as there is to count: counts are exact up to some 100,000 waiting
 -- events and some 100,000 that ended lately. Beyond that the large counts are estimated from random blocks of the table, and estimated
 -- is true. Of all queues, only those are counted that a pattern of _queues stands for (null: all) and that have _name_contains in their names, in upper or lower
@@ -15,7 +15,7 @@ create or replace function agent.queue_stats
 , _name_contains text default null
 )
 returns table
-( queue text, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
+( queue text, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_age interval, done_lately int8, failed_lately int8, expired_lately int8
 , estimated boolean, paused boolean, dead_letters_of text[]
 )
 language plpgsql volatile
@@ -49,7 +49,7 @@ begin
       ) as o
       having count(*) > 0
     )
-  , coalesce(f.done, 0), coalesce(f.expired, 0)
+  , coalesce(f.done, 0), coalesce(f.failed, 0), coalesce(f.expired, 0)
   , coalesce(w.estimated, false) or coalesce(f.estimated, false)
   , coalesce(p.paused, false)
   , array
@@ -63,7 +63,7 @@ begin
   left join agent.queue p on p.name = n.name
   left join agent_private.count_waiting(_now, _names) w on w.queue = n.name
   left join
-  ( select c.queue, sum(c.done)::int8 as done, sum(c.expired)::int8 as expired, bool_or(c.estimated) as estimated
+  ( select c.queue, sum(c.done)::int8 as done, sum(c.failed)::int8 as failed, sum(c.expired)::int8 as expired, bool_or(c.estimated) as estimated
     from agent_private.finished_counts(_now - _lately, _names) c
     group by c.queue
   ) as f on f.queue = n.name
@@ -223,11 +223,11 @@ begin
 end
 $func$;
 
--- How many events of these queues became done and expired after _since (null: no rows). Up to 3,000 blocks of history, some 100,000
+-- How many events of these queues became done, failed and expired after _since (null: no rows). Up to 3,000 blocks of history, some 100,000
 -- events, are counted. Of more, 24 runs of four blocks at random places are counted, which stand for all. A queue can have several rows,
 -- to be added up.
 create or replace function agent_private.finished_counts(_since timestamptz, _names text[])
-returns table (queue text, done int8, expired int8, estimated boolean)
+returns table (queue text, done int8, failed int8, expired int8, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set jit to off
@@ -259,9 +259,9 @@ begin
     for _run in 1 .. _runs loop
       _start = _first_block + floor(random() * greatest(1, _blocks - _run_length + 1));
       return query execute format
-      ( 'select h.queue, (count(*) filter (where h.outcome = %L) * $2)::int8, (count(*) filter (where h.outcome = %L) * $2)::int8, true
+      ( 'select h.queue, (count(*) filter (where h.outcome = %L) * $2)::int8, (count(*) filter (where h.outcome = %L) * $2)::int8, (count(*) filter (where h.outcome = %L) * $2)::int8, true
          from only %s h where h.ctid >= %L and h.ctid < %L and h.finished_at > $1 and h.queue = any ($3) group by h.queue'
-      , 'done', 'expired', _part, format('(%s,0)', _start), format('(%s,0)', _start + _run_length)
+      , 'done', 'failed', 'expired', _part, format('(%s,0)', _start), format('(%s,0)', _start + _run_length)
       )
       using _since, _blocks::float8 / (_runs * least(_run_length, _blocks)), _names;
     end loop;
@@ -269,7 +269,7 @@ begin
 
   if coalesce(_all_blocks, 0) <= _max_counted then
     return query
-    select h.queue, count(*) filter (where h.outcome = 'done'), count(*) filter (where h.outcome = 'expired'), false
+    select h.queue, count(*) filter (where h.outcome = 'done'), count(*) filter (where h.outcome = 'failed'), count(*) filter (where h.outcome = 'expired'), false
     from agent.event_hist h
     where h.finished_at > _since and h.queue = any (_names)
     group by h.queue;

@@ -34,8 +34,7 @@ begin
   with ended as materialized
   ( select h.queue, date_bin('1 minute', h.finished_at, 'epoch') as at, h.outcome
     , agent_private.duration_bin(agent_private.elapsed(greatest(h.due_at, h.enqueued_at), h.claimed[1])) as wait
-    , case when h.outcome in ('done', 'failed')
-        then agent_private.duration_bin(agent_private.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at)) end as processing
+    , agent_private.duration_bin(agent_private.last_attempt_took(h.outcome, h.claimed, h.nacked_at, h.finished_at)) as processing
     from agent.event_hist h
     where h.finished_at >= _from and h.finished_at < _to
     limit _limit

@@ -167,12 +167,12 @@ begin
   return query select null::text, null::boolean, null::interval, null::timestamptz, _since;
   return query
   with ended as materialized
-  ( select h.worker::text, h.outcome, h.attempts, h.claimed, h.past_attempts, h.finished_at
+  ( select h.worker::text, h.outcome, h.attempts, h.claimed, h.past_attempts, h.nacked_at, h.finished_at
     from agent.event_hist h
     where h.finished_at > _since and h.attempts > 0 and (h.outcome in ('done', 'failed') or h.past_attempts is not null)
     and agent_private.is_queue_allowed(h.queue, _queues)
   )
-  select e.worker, e.outcome = 'done', agent_private.elapsed(e.claimed[cardinality(e.claimed)], e.finished_at), e.finished_at, _since
+  select e.worker, e.outcome = 'done', agent_private.last_attempt_took(e.outcome, e.claimed, e.nacked_at, e.finished_at), coalesce(e.nacked_at, e.finished_at), _since
   from ended e
   where e.outcome in ('done', 'failed')
   union all
