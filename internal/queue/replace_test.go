@@ -373,7 +373,7 @@ func TestOptionsOfKeysThatAreWrongAreRefused(t *testing.T) {
 		"max_wait  ":    `{"max_wait": "0", "key": "k", "on_duplicate": "replace"}`,
 		"max_wait   ":   `{"max_wait": "soon", "key": "k", "on_duplicate": "replace"}`,
 	} {
-		_, err := b.sql.Exec(t.Context(), `select agent.insert_events(array['{}'::jsonb], _options => array[$1::text::jsonb])`, wrong)
+		_, err := b.sql.Exec(t.Context(), `select agent_service.insert_and_claim_events(array['{}'::jsonb], null, null, null, _options => array[$1::text::jsonb])`, wrong)
 		if refusedField(err) != strings.TrimSpace(field) {
 			t.Errorf("%s: %v", wrong, err)
 		}

@@ -49,7 +49,7 @@ func TestStoringNumbersWithTooManyDigitsIsRefused(t *testing.T) {
 			`select agent.insert_event('{}', _meta => '` + event + `')`,
 			`select agent.insert_event('{}', _key => 'k', _meta => '` + event + `')`,
 			`select agent.insert_events(array['{}', '` + event + `']::jsonb[])`,
-			`select agent.insert_events('{"{}"}', _options => array['{"occurrence": ` + number + `}']::jsonb[])`,
+			`select agent_service.insert_and_claim_events('{"{}"}', null, null, null, _options => array['{"occurrence": ` + number + `}']::jsonb[])`,
 			`select agent.delete_event(id, null, '` + event + `') from agent.event`,
 			`select agent.delete_events(array_agg(id), null, array['` + event + `']::jsonb[]) from agent.event`,
 			`select agent_service.insert_schedule(jsonb_build_object('queue', 'q', 'event', '` + event + `'::jsonb, 'kind', 'once', 'at_instant', now() + interval '1 day', 'next_at', now() + interval '1 day', 'next_local', now()::timestamp, 'zone', 'UTC'))`,

@@ -209,10 +209,17 @@ set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 as $func$
 #variable_conflict use_column
+declare
+  _unknown text;
 begin
   perform agent_private.unreserved_queue(q.name) from unnest(_queues) as q (name) where starts_with(q.name, 'queued.');
-  if exists (select from unnest(_options) as o (option) where o.option ? 'verified_source') then
-    perform agent_private.raise_invalid('verified_source', 'is not an option of an event');
+  select o.name into _unknown -- the service has more
+  from unnest(_options) as u (option)
+  cross join lateral jsonb_object_keys(case when jsonb_typeof(u.option) = 'object'
+    then u.option - '{type,source,priority,key,max_attempts,expires_at,event_ts,on_duplicate,meta,group,key_until,max_wait}'::text[] else '{}' end) as o (name)
+  limit 1;
+  if found then
+    perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
   end if;
   return query
   select a.id, a.queue, a.vt
