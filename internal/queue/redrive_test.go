@@ -383,6 +383,14 @@ func TestDeadLettersAreRedrivenWhereTheyCameFrom(t *testing.T) {
 			*back.RequeuedFrom != dead.ID || string(back.Payload) != string(original.Payload) {
 			t.Errorf("back came %s", describe(back))
 		}
+		if original.RequeuedAs == nil || *original.RequeuedAs != back.ID {
+			t.Errorf("the original, which has come back, is %s", describe(original))
+		}
+	}
+	// So none of these is requeued beside what it has come back as.
+	again, err := b.RequeueMatching(t.Context(), queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Outcome: queue.Failed}, DryRun: true})
+	if err != nil || again.Matched != 1 {
+		t.Errorf("a filter matches %+v, %v; want the original of the dead letter under a lease alone", again, err)
 	}
 	b.put(t, queue.Policy{Queue: "elsewhere"})
 	if err := b.Release(t.Context(), []queue.Lease{lease(leased)}); err != nil {

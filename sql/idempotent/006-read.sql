@@ -811,6 +811,35 @@ begin
   select array_agg(c.requeued_from), array_agg(c.id), array_agg(c.queue) into _old, _new, _into from copied c;
 
   return query select m.old_id, m.new_id, m.queue from agent_private.mark_requeued(_old, _new, _into, _first, _last) m;
+  if _to is not null then
+    perform agent_private.mark_originals_requeued(_old, _new, _into, _first, _last);
+  end if;
+end
+$func$;
+
+-- Marks the events that dead letters are of as requeued when these, _old, were copied into other queues as _new: an event is not requeued beside its dead letter. They have the times of their dead letters.
+create or replace function agent_private.mark_originals_requeued(_old int8[], _new int8[], _queues text[], _first timestamptz, _last timestamptz)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _originals int8[];
+begin
+  select array_agg(h.dead_letter_of), array_agg(n.new_id), array_agg(n.queue) into _originals, _new, _queues
+  from agent_private.history_rows(_old, _first, _last) h
+  join unnest(_old, _new, _queues) as n (old_id, new_id, queue) on n.old_id = h.id
+  where h.dead_letter_of is not null;
+  if _originals is null then
+    return;
+  end if;
+  perform -- in the order in which requeue_events locks them
+  from agent_private.history_rows(_originals, _first, _last) o
+  join agent.event_hist h on h.id = o.id and h.event_ts = o.event_ts
+  order by h.event_ts, h.id
+  for update of h;
+  perform from agent_private.mark_requeued(_originals, _new, _queues, _first, _last);
 end
 $func$;
 
