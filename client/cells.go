@@ -226,6 +226,8 @@ type KeysPlacement struct {
 // PlaceParams say where to place a queue.
 type PlaceParams struct {
 	Cells Cells `json:"cells"`
+	// FirstUse says that a call about the queue that is the first one does this: a queue that home has stays there.
+	FirstUse bool `json:"first_use,omitzero"`
 	// Keys is "now" to have inserts with an idempotency key follow at once; empty: they stay for as long as keys are kept.
 	Keys string `json:"keys,omitzero"`
 	// IfVersion is the version that the placement must have; 0: any. With IfAbsent the queue must not be placed.
@@ -423,8 +425,8 @@ func (c *Client) PutKeyCopies(ctx context.Context, copies KeyCopiesPut) (PutKeyC
 	return put, err
 }
 
-// SettingsFilter says which copies of settings of queues to list.
-type SettingsFilter struct {
+// QueueCopyFilter says which copies of settings of queues to list.
+type QueueCopyFilter struct {
 	// AfterVersion and Epoch are those of an earlier listing: only queues that were set since are listed. Zero: all that are set to something.
 	AfterVersion int64  `query:"after_version"`
 	Epoch        string `query:"epoch"`
@@ -432,8 +434,8 @@ type SettingsFilter struct {
 	Limit        int    `query:"limit"` // of a page
 }
 
-// Settings are copies of what queues are set to, their policies and pushes, for other cells. Secrets of pushes are sealed.
-type Settings struct {
+// QueueCopies are copies of what queues are set to, their policies and pushes, for other cells. Secrets of pushes are sealed.
+type QueueCopies struct {
 	Queues []json.RawMessage `json:"queues"`
 	// Version and Epoch are those to list the next changes from.
 	Version int64  `json:"version"`
@@ -443,14 +445,14 @@ type Settings struct {
 	Next     *string `json:"next"`
 }
 
-// ListSettings returns copies of settings of queues, all pages of them, for [Client.PutSettings] on another cell.
-func (c *Client) ListSettings(ctx context.Context, filter SettingsFilter) (Settings, error) {
-	var all Settings
+// ListQueueCopies returns copies of settings of queues, all pages of them, for [Client.PutQueueCopies] on another cell.
+func (c *Client) ListQueueCopies(ctx context.Context, filter QueueCopyFilter) (QueueCopies, error) {
+	var all QueueCopies
 	query := queryOf(filter)
 	for first := true; ; first = false {
-		var page Settings
+		var page QueueCopies
 		if _, err := c.Do(ctx, Request{Path: "/cell/settings", Query: query}, &page); err != nil {
-			return Settings{}, err
+			return QueueCopies{}, err
 		}
 		if first {
 			all = page
@@ -464,8 +466,8 @@ func (c *Client) ListSettings(ctx context.Context, filter SettingsFilter) (Setti
 	}
 }
 
-// A PutQueueSettings is what became of a copy of the settings of a queue.
-type PutQueueSettings struct {
+// A PutQueueCopy is what became of a copy of the settings of a queue.
+type PutQueueCopy struct {
 	Queue *string `json:"queue"`
 	// Result is "applied", "unchanged" if the settings were there as new or newer, or "refused"; Code and Detail say why.
 	Result string `json:"result"`
@@ -473,8 +475,8 @@ type PutQueueSettings struct {
 	Detail string `json:"detail,omitzero"`
 }
 
-// SettingsPut are copies of settings of queues for a cell.
-type SettingsPut struct {
+// QueueCopiesPut are copies of settings of queues for a cell.
+type QueueCopiesPut struct {
 	Queues []json.RawMessage `json:"queues"` // at most 1,000
 	// Epoch is that of home that the copies are of; empty: they are put by hand, and queues are set as they say. Before is that of the copies that are on the cell, when it is another one.
 	Epoch  string `json:"epoch,omitzero"`
@@ -483,16 +485,16 @@ type SettingsPut struct {
 	Complete bool `json:"complete,omitzero"`
 }
 
-// PutSettings are what became of copies, in their order.
-type PutSettings struct {
-	Queues []PutQueueSettings `json:"queues"`
+// PutQueueCopies are what became of copies, in their order.
+type PutQueueCopies struct {
+	Queues []PutQueueCopy `json:"queues"`
 	// Epoch is the one that copies are taken of; nil: these were put by hand. If it is another one than that of the copies, nothing was done.
 	Epoch *string `json:"epoch"`
 }
 
-// PutSettings puts copies of home's settings of queues on a cell, and returns what became of each.
-func (c *Client) PutSettings(ctx context.Context, copies SettingsPut) (PutSettings, error) {
-	var put PutSettings
+// PutQueueCopies puts copies of home's settings of queues on a cell, and returns what became of each.
+func (c *Client) PutQueueCopies(ctx context.Context, copies QueueCopiesPut) (PutQueueCopies, error) {
+	var put PutQueueCopies
 	if copies.Queues == nil {
 		copies.Queues = []json.RawMessage{}
 	}

@@ -99,8 +99,8 @@ var wires = map[string]wire{
 	}{}, response: cellQueues{}},
 	"listKeyCopies":   {query: KeyCopyFilter{}, response: KeyCopies{}},
 	"putKeyCopies":    {request: KeyCopiesPut{}, response: PutKeyCopies{}},
-	"listQueueCopies": {query: SettingsFilter{}, response: Settings{}},
-	"putQueueCopies":  {request: SettingsPut{}, response: PutSettings{}},
+	"listQueueCopies": {query: QueueCopyFilter{}, response: QueueCopies{}},
+	"putQueueCopies":  {request: QueueCopiesPut{}, response: PutQueueCopies{}},
 	"listPlacements":  {query: PlacementFilter{}, response: Placements{}},
 
 	"livez":  {},

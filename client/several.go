@@ -39,7 +39,7 @@ type MissingCellsError struct{ Cells []int }
 
 // Error implements error.
 func (e *MissingCellsError) Error() string {
-	return fmt.Sprintf("the part of cells %v is missing", e.Cells)
+	return fmt.Sprintf("the part of cells %v is missing, as they do not answer", e.Cells)
 }
 
 // missing returns err, or else a *MissingCellsError if cells are missing.
@@ -162,7 +162,7 @@ type order[T any] struct {
 	isWhole bool                   // the listing fails without the part of a cell
 }
 
-// listOfCells is listOf for a listing of which several cells may have a part: these are merged. A *MissingCellsError is the last thing that it returns if one does not answer.
+// listOfCells is listOf for a listing of which several cells may have a part: these are merged. It returns a *MissingCellsError for a cell that does not answer as soon as it knows, and goes on with the others.
 func listOfCells[P, T any](ctx context.Context, c *Client, path string, params any, o order[T], open func(P) page[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		isFirst := true
@@ -207,7 +207,6 @@ func merge[T any](numbers []int, o order[T], list func(number int) iter.Seq2[T, 
 			asking.Go(h.advance) // the first pages at once
 		}
 		asking.Wait()
-		var away []int
 		var none T
 		var failed error
 		for {
@@ -215,10 +214,12 @@ func merge[T any](numbers []int, o order[T], list func(number int) iter.Seq2[T, 
 			for _, h := range heads {
 				switch {
 				case h.err != nil && (isAway(h.err) && !o.isWhole || errors.Is(h.err, ErrNotFound)):
-					if isAway(h.err) {
-						away = append(away, h.number)
+					failed = h.err
+					if h.err = nil; isAway(failed) {
+						if failed = nil; !yield(none, &MissingCellsError{[]int{h.number}}) {
+							return
+						}
 					}
-					failed, h.err = h.err, nil
 				case h.err != nil:
 					yield(none, fmt.Errorf("cell %d: %w", h.number, h.err))
 					return
@@ -242,11 +243,7 @@ func merge[T any](numbers []int, o order[T], list func(number int) iter.Seq2[T, 
 			}
 			failed = nil
 		}
-		switch {
-		case len(away) > 0:
-			slices.Sort(away)
-			yield(none, &MissingCellsError{slices.Compact(away)})
-		case failed != nil: // no cell has anything of what was asked for
+		if failed != nil { // no cell has anything of what was asked for
 			yield(none, failed)
 		}
 	}
@@ -341,13 +338,19 @@ func joinSorted[T any](into, others []T, compare func(a, b *T) int, join func(in
 // defaultPage is the size of a page, unless a call says so.
 const defaultPage = 100
 
-// collect returns what a listing returns before its error.
+// collect returns what a listing returns before its error, or beside a *MissingCellsError.
 func collect[T any](values iter.Seq2[T, error]) (all []T, err error) {
+	var away []int
 	for value, err := range values {
-		if err != nil {
+		var missing *MissingCellsError
+		switch {
+		case errors.As(err, &missing):
+			away = append(away, missing.Cells...)
+		case err != nil:
 			return all, err
+		default:
+			all = append(all, value)
 		}
-		all = append(all, value)
 	}
-	return all, nil
+	return all, missing(nil, away)
 }

@@ -140,6 +140,12 @@ func TestListingsOfCellsAreMergedInTheirOrder(t *testing.T) {
 	if time.Since(began) > DefaultRetryFor/2 {
 		t.Error("the others waited for a cell that is away")
 	}
+	for _, err := range c.ListEvents(ctx, EventFilter{}) { // who reads only the first elements has to know, too
+		if !errors.As(err, &missing) {
+			t.Errorf("the listing begins with %v", err)
+		}
+		break
+	}
 }
 
 func TestListingThatACellRefusesIsRefused(t *testing.T) {

@@ -165,7 +165,9 @@ func listSome[T any](env *Env, output string, limit int, v view[T], values iter.
 			if more = err == nil && limit > 0 && n == limit; more || !yield(value, err) {
 				return
 			}
-			n++
+			if err == nil {
+				n++
+			}
 		}
 	})
 	if err == nil && more {

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -11,6 +12,8 @@ import (
 	"text/tabwriter"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/queued/queued/client"
 )
 
 // The values of --output.
@@ -50,6 +53,29 @@ func columns(titles ...string) []column {
 
 // list writes values in the format of --output, as they come for jsonl and json.
 func list[T any](env *Env, output string, v view[T], values iter.Seq2[T, error]) error {
+	var missing client.MissingCellsError
+	err := listWhole(env, output, v, func(yield func(T, error) bool) {
+		for value, err := range values {
+			if part, ok := errors.AsType[*client.MissingCellsError](err); ok { // what the others have is listed
+				missing.Cells = append(missing.Cells, part.Cells...)
+			} else if !yield(value, err) {
+				return
+			}
+		}
+		slices.Sort(missing.Cells)
+		missing.Cells = slices.Compact(missing.Cells)
+		if len(missing.Cells) > 0 && env.format(output) == formatJSON { // an array that is not whole is not closed
+			yield(*new(T), &missing)
+		}
+	})
+	if err == nil && len(missing.Cells) > 0 {
+		return &missing
+	}
+	return err
+}
+
+// listWhole is list for a listing that is whole or fails.
+func listWhole[T any](env *Env, output string, v view[T], values iter.Seq2[T, error]) error {
 	switch env.format(output) {
 	case formatJSONL:
 		return writeLines(env.Stdout, values)

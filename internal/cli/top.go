@@ -85,7 +85,7 @@ func take(ctx context.Context, conn *client.Client) (look, error) {
 	l := look{At: time.Now(), Queues: []client.QueueStats{}}
 	for q, err := range conn.ListQueues(ctx) {
 		if l.misses(err) {
-			break // the cells that are there have been listed
+			continue
 		}
 		if err != nil {
 			return l, err

@@ -360,6 +360,16 @@ func (g *Gateway) claimFrom(queue string) (*claimPlan, error) {
 	return plan, nil
 }
 
+// inserted returns the cells that new events go to, those with an idempotency key included, which stay after a move.
+func (p *placement) inserted(now time.Time) cellSet {
+	if p.Keys == nil || !p.Keys.Until.After(now) || p.Cells == nil || p.Keys.Cells == nil {
+		return p.Cells
+	}
+	all := append(slices.Clone(p.Cells), p.Keys.Cells...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // claimPlaced returns where claims of a queue look because of its placement.
 func (g *Gateway) claimPlaced(queue string) (*claimPlan, error) {
 	plan := &claimPlan{every: formerEvery, leave: func() {}}
@@ -376,16 +386,18 @@ func (g *Gateway) claimPlaced(queue string) (*claimPlan, error) {
 			plan.before = []*cell{g.home()}
 		}
 		return plan, nil
-	case len(p.Cells) == 1:
+	}
+	set := p.inserted(time.Now())
+	if len(set) == 1 {
 		plan.before = g.formerOf(p)
 		plan.current, err = g.turnCell(queue, p.Cells)
 		return plan, err
 	}
-	cells := g.inTurn(turnOf{queue, false}, p.Cells)
+	cells := g.inTurn(turnOf{queue, false}, set)
 	if len(cells) == 0 {
-		return nil, g.noneUsable(queue, p.Cells)
+		return nil, g.noneUsable(queue, set)
 	}
-	plan.before = g.formerOf(p)
+	plan.before = slices.DeleteFunc(g.formerOf(p), func(at *cell) bool { return slices.Contains(cells, at) })
 	var around time.Duration
 	plan.current, around, plan.alone = g.waits.enter(queue, cells)
 	if plan.every = around; len(plan.before) > 0 {

@@ -491,35 +491,13 @@ func askPlacement(ctx context.Context, c *call, r *http.Request, at *cell, queue
 	made := new(placement)
 	err := at.do(ctx, http.MethodPost, path, header, strings.NewReader(fmt.Sprintf(`{"cell":%d}`, number)), made)
 	if isAnswer(err, http.StatusForbidden) && c.route.manages {
-		if number, err = placeAtHome(ctx, at, queue, number); err != nil {
-			return nil, err
-		}
 		header["If-None-Match"] = []string{"*"}
-		err = at.do(ctx, http.MethodPut, path, header, strings.NewReader(fmt.Sprintf(`{"cells":[%d]}`, number)), made)
+		err = at.do(ctx, http.MethodPut, path, header, strings.NewReader(fmt.Sprintf(`{"cells":[%d],"first_use":true}`, number)), made)
 		if isAnswer(err, http.StatusPreconditionFailed) { // it is placed by now; who may place it may know where
 			err = at.do(ctx, http.MethodGet, path, at.ownHeader(), nil, made)
 		}
 	}
 	return made, err
-}
-
-// placeAtHome returns the number of home for a queue that home has already, from before there were other cells; else number.
-func placeAtHome(ctx context.Context, at *cell, queue string, number int) (int, error) {
-	var has struct {
-		Version *int64 `json:"version"` // of its policy
-		waitingCount
-		Done    int64 `json:"done_last_hour"`
-		Failed  int64 `json:"failed_last_hour"`
-		Expired int64 `json:"expired_last_hour"`
-	}
-	err := at.do(ctx, http.MethodGet, "/queues/"+queue, at.ownHeader(), nil, &has)
-	if err == nil && (has.Version != nil || has.events()+has.Done+has.Failed+has.Expired > 0) {
-		return home, nil
-	}
-	if isAnswer(err, http.StatusNotFound) { // only declared queues are taken, and nobody has made it
-		err = nil
-	}
-	return number, err
 }
 
 // isAnswer reports whether err is an answer of a status.

@@ -447,6 +447,33 @@ func TestQueueIsPlacedOnceByWhoeverUsesItFirst(t *testing.T) {
 	}
 }
 
+// Who places a queue elsewhere that home has, and that is placed nowhere yet, moves it: events are claimed from home, and keys meet their first there.
+func TestQueueOfHomeIsMovedByItsFirstPlacement(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.with("Idempotency-Key", "k").call("POST", "/events?queue=old", `{}`).want(http.StatusCreated)
+	h.call("POST", "/events?queue=deleted", `{}`).want(http.StatusCreated)
+	h.call("PUT", "/queues/deleted/placement", `{"cells":[4]}`).want(http.StatusOK)
+	h.call("DELETE", "/queues/deleted/placement", "").want(http.StatusNoContent)
+	for queue, past := range map[string]string{"old": "[0]", "deleted": "[0,4]"} {
+		got := h.call("PUT", "/queues/"+queue+"/placement", `{"cells":[1]}`).want(http.StatusOK).body
+		for _, want := range []string{`"cells":[1]`, `"former":[{"cells":[0],`, `"keys":{"cells":[0],`, `"past":` + past, `"asked":[{"cells":[0],`} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s has no %s: %s", queue, want, got)
+			}
+		}
+	}
+	if got := h.call("PUT", "/queues/new/placement", `{"cells":[1]}`).want(http.StatusOK).body; !strings.Contains(got, `"former":[]`) || !strings.Contains(got, `"keys":null`) {
+		t.Errorf("a queue that home does not have: %s", got)
+	}
+	h.call("POST", "/events?queue=used", `{}`).want(http.StatusCreated)
+	for queue, want := range map[string]string{"used": `"cells":[0]`, "other": `"cells":[3]`} {
+		if got := h.call("PUT", "/queues/"+queue+"/placement", `{"cells":[3],"first_use":true}`).want(http.StatusOK).body; !strings.Contains(got, want) || !strings.Contains(got, `"first_use":true`) {
+			t.Errorf("%s, at its first use: %s", queue, got)
+		}
+	}
+}
+
 func TestKeyPlacesSoManyQueuesAnHour(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

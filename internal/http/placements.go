@@ -100,6 +100,7 @@ type putPlacementRequest struct {
 	IfNoneMatch *absence      `header:"If-None-Match"`
 	Cells       bind.Value    `json:"cells" validate:"required"`
 	Keys        string        `json:"keys" validate:"oneof=now"` // not given: inserts with an idempotency key stay where they are for a time
+	FirstUse    bool          `json:"first_use"`                 // a call about the queue that is the first one does this
 }
 
 func (s *Server) putPlacement(r *http.Request, req putPlacementRequest) (reply, error) {
@@ -112,7 +113,7 @@ func (s *Server) putPlacement(r *http.Request, req putPlacementRequest) (reply, 
 	}
 	p, err := s.cells.Place(r.Context(), cell.PlaceParams{
 		Queue: req.Name, Cells: cells, KeysNow: req.Keys == "now",
-		IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(), IfAbsent: req.IfNoneMatch != nil,
+		IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(), IfAbsent: req.IfNoneMatch != nil, IsFirstUse: req.FirstUse,
 	})
 	return replyOfPlacement(p), err
 }
@@ -121,9 +122,6 @@ type placeNewQueueRequest struct {
 	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	Cell int    `json:"cell" validate:"min=0,max=255"`
 }
-
-// usedBefore is how far back a queue counts as one that home has: as long as a repetition of an insert may meet its first there, unless keys are kept for longer.
-const usedBefore = 24 * time.Hour
 
 // placeNewQueue places a queue for whoever inserts into it, unless it is placed, and returns its placement. A queue that home has already, from before there were other
 // cells, stays there.
@@ -134,13 +132,6 @@ func (s *Server) placeNewQueue(r *http.Request, req placeNewQueueRequest) (reply
 	}
 	if err := s.checkMayPlace(r); err != nil {
 		return reply{}, err
-	}
-	policy, counts, err := s.svc.Queue(r.Context(), req.Name, usedBefore, nil)
-	if err != nil {
-		return reply{}, err
-	}
-	if policy.Version > 0 || counts.Events()+counts.DoneLately+counts.FailedLately+counts.ExpiredLately > 0 {
-		req.Cell = cell.Home
 	}
 	placed, err = s.cells.Place(r.Context(), cell.PlaceParams{Queue: req.Name, Cells: cell.Set{req.Cell}, IfAbsent: true, IsFirstUse: true})
 	if errors.Is(err, cell.ErrStale) { // another caller was first

@@ -133,7 +133,7 @@ $func$;
 -- former until agent.drain_placement() says that they are empty, and as past for good: history of the queue is there. Inserts with an idempotency key go where they went for _key_retention more, so that they meet those
 -- before them, and then those cells are asked for them first as long again (see agent_service.leave_keys()); null: they follow at once. Placing it where it is changes nothing else. Raises QD070 if this is not home, QD003, and QD004 if the version of
 -- the placement is none of _if_versions (null: any), if there is none and _if_exists, or if there is one and _if_absent. _is_first_use is remembered: a queue that is not used then is placed
--- nowhere again.
+-- nowhere again. A queue that is placed nowhere, and that home has from before there were other cells, is at home: a first use leaves it there, and who places it elsewhere moves it.
 create or replace function agent.place_queue
 ( _queue text
 , _cells int4[]
@@ -179,6 +179,18 @@ begin
   end if;
   if _cells is null then
     _sorted = null;
+  end if;
+  if not _exists and agent_private.is_used_here(_queue) then
+    if _is_first_use then
+      _sorted = '{0}';
+    elsif _sorted is distinct from '{0}' then
+      insert into agent.placement as p (queue, cells, placed_at, updated_at) values (_queue, '{0}', _now, _now)
+      on conflict on constraint placement_pkey do update
+      set cells = excluded.cells, is_first_use = false, placed_at = _now, keys_cells = null, keys_until = null, asked = '[]', removed_at = null, updated_at = _now
+      , past = case when p.cells is not null and p.past is not null then array(select distinct c from unnest(p.past || p.cells) as c order by 1) end
+      returning p.* into _before;
+      _exists = true;
+    end if;
   end if;
   if _before.queue is null then
     _past = '{}';
@@ -227,6 +239,20 @@ begin
   perform agent_private.forward_again(_queue);
   perform agent_private.record_audit('placement.put', _queue, jsonb_build_object('cells', coalesce(to_jsonb(_sorted), '"all"'), 'keys_until', _until));
   return (select agent_private.placement_info(p) from agent.placement p where p.queue = _queue);
+end
+$func$;
+
+-- Whether this database has a queue: a policy, events, history or idempotency keys.
+create or replace function agent_private.is_used_here(_queue text)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  return exists (select from agent.queue q where q.name = _queue) or exists (select from agent.event e where e.queue = _queue)
+    or exists (select from agent.idempotency i where i.queue = _queue) or exists (select from agent.event_hist h where h.queue = _queue);
 end
 $func$;
 
