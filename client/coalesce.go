@@ -200,10 +200,10 @@ func (g *coalescer[E, R]) sendEach(batch []*gathered[E, R], why *Error) {
 	all.Wait()
 }
 
-// insertTogether inserts events that have keys and encoded payloads, each on its own, with one request.
+// insertTogether inserts events with encoded payloads, each on its own, with one request.
 func (c *Client) insertTogether(ctx context.Context, events []NewEvent) ([]Inserted, []error, error) {
 	var answer insertedBatch
-	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/events/batch", Query: eachAlone, Body: insertBatchRequest{events}, Repeatable: true}, &answer)
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/events/batch", Query: eachAlone, Body: insertBatchRequest{events}, Repeatable: allHave(events, func(e NewEvent) string { return e.Key })}, &answer)
 	return resultsOf(len(events), answer.Results, func(i int) (Inserted, error) { return answer.Results[i].of() }, err)
 }
 

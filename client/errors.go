@@ -123,6 +123,8 @@ var (
 	ErrQueueInUse    error = &errorKind{code: "queue_in_use", text: "the queue is in use"}
 	// ErrSeveralCells: several cells behind a gateway, which Cells lists, have a part of what the call is about. See [Client.Cell].
 	ErrSeveralCells error = &errorKind{code: "several_cells", text: "several cells have a part"}
+	// ErrBatchNotAtomic: the events of a batch go to several cells behind a gateway, where they cannot be inserted all or none. See [Client.InsertEach].
+	ErrBatchNotAtomic error = &errorKind{code: "batch_not_atomic", text: "the batch goes to several cells"}
 	// ErrDeadLetterChain: a dead-letter queue would have dead letters of its own. See [Client.PutQueue].
 	ErrDeadLetterChain error = &errorKind{code: "dead_letter_chain", text: "a dead-letter queue would have dead letters of its own"}
 	// ErrPreconditionFailed: somebody else has changed it: the version is no longer the one that the call names.

@@ -220,8 +220,31 @@ func (c *Client) insertAlone(ctx context.Context, e NewEvent) (Inserted, error) 
 
 // InsertBatch inserts up to 1,000 events, all or none, and returns their ids in the same order. The call is retried under the keys of the
 // events, or under keys that the client makes. An event that was inserted before under its key is not stored again; its first id is
-// returned.
+// returned. Behind a gateway events that go to several cells are refused: [Client.InsertEach] is for them.
 func (c *Client) InsertBatch(ctx context.Context, events []NewEvent) ([]int64, error) {
+	keyed, err := c.keyed(events)
+	if err != nil {
+		return nil, err
+	}
+	var inserted insertedBatch
+	_, err = c.Do(ctx, Request{
+		Method: http.MethodPost, Path: "/events/batch", Body: insertBatchRequest{keyed}, Repeatable: allHave(keyed, func(e NewEvent) string { return e.Key }),
+	}, &inserted)
+	return inserted.IDs, err
+}
+
+// InsertEach inserts up to 1,000 events with one call, each on its own, and returns what [Client.Insert] would have returned for each, in the same order, or an error of the whole call. It
+// is retried as InsertBatch is.
+func (c *Client) InsertEach(ctx context.Context, events []NewEvent) ([]Inserted, []error, error) {
+	keyed, err := c.keyed(events)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.insertTogether(ctx, keyed)
+}
+
+// keyed returns events with keys, if the client makes any.
+func (c *Client) keyed(events []NewEvent) ([]NewEvent, error) {
 	keyed := make([]NewEvent, len(events))
 	together := "{" + newKey() + "}" // keys with the same part in braces go to one cell of a queue that gateways spread over several
 	for i, e := range events {
@@ -233,11 +256,7 @@ func (c *Client) InsertBatch(ctx context.Context, events []NewEvent) ([]int64, e
 		}
 		keyed[i] = e
 	}
-	var inserted insertedBatch
-	_, err := c.Do(ctx, Request{
-		Method: http.MethodPost, Path: "/events/batch", Body: insertBatchRequest{keyed}, Repeatable: allHave(keyed, func(e NewEvent) string { return e.Key }),
-	}, &inserted)
-	return inserted.IDs, err
+	return keyed, nil
 }
 
 type insertBatchRequest struct {

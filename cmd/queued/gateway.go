@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -73,7 +74,7 @@ func (c *gatewayStartCmd) serve(ctx context.Context, reader *settingsReader, log
 			reader.name("listen"), tcp, envName("key"), envName("key-file"), envName("cell-keys-file"))
 	}
 	config := gateway.Config{
-		Cells: c.Cells, Key: c.Key, Keys: c.CellKeys, TLS: toCells, Version: sql.Version(), Logger: logger, Registry: prometheus.NewRegistry(),
+		Cells: c.Cells, Key: c.Key, Keys: c.cellKeys(logger), TLS: toCells, Version: sql.Version(), Logger: logger, Registry: prometheus.NewRegistry(),
 		AnswerTimeout: c.AnswerTimeout, MaxCalls: c.MaxCellCalls, MaxWaits: c.MaxCellWaits, MaxBody: c.MaxBody,
 		LogAll: c.AccessLog == "all", LoopbackOnly: isLoopback(tcp), Hosts: c.Hosts,
 	}
@@ -151,4 +152,37 @@ func (c *cellsSettings) tlsConfig(reader *settingsReader) (*tls.Config, error) {
 		config.GetClientCertificate = pair // read again for each connection, so that it may be replaced
 	}
 	return config, nil
+}
+
+// cellKeys returns what returns the keys of cells: those of the file as it is now, so that the key of a new cell needs no restart.
+func (c *gatewayStartCmd) cellKeys(logger zerolog.Logger) func() map[int]string {
+	if c.CellKeys == nil {
+		return nil
+	}
+	keys := c.CellKeys
+	if c.CellKeysFile == "" {
+		return func() map[int]string { return keys }
+	}
+	var mu sync.Mutex
+	var read os.FileInfo // as it was when the keys were read
+	return func() map[int]string {
+		mu.Lock()
+		defer mu.Unlock()
+		info, err := os.Stat(c.CellKeysFile)
+		if err != nil || read != nil && info.ModTime().Equal(read.ModTime()) && info.Size() == read.Size() {
+			return keys // also while it is replaced
+		}
+		read = info
+		text, err := os.ReadFile(c.CellKeysFile)
+		if err == nil {
+			var parsed any
+			if parsed, err = parseCellKeys(string(text), nil); err == nil {
+				keys = parsed.(map[int]string)
+			}
+		}
+		if err != nil {
+			logger.Error().Str("file", c.CellKeysFile).Err(err).Msg("the keys of cells stay as they were, as the file cannot be used")
+		}
+		return keys
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/queued/queued/internal/certtest"
 	"github.com/queued/queued/internal/pgtest"
+	"github.com/rs/zerolog"
 )
 
 // keyOfCells is an admin key of every cell.
@@ -397,4 +399,36 @@ func TestPagesOfEachCellAreBelowItsPath(t *testing.T) {
 	v.queues(http.StatusSeeOther)
 	v.at = "/ui/"
 	v.queues(http.StatusOK)
+}
+
+func TestKeysOfCellsAreThoseOfTheFileNow(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keys")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("0=first")
+	c := &gatewayStartCmd{}
+	c.CellKeys, c.CellKeysFile = map[int]string{0: "first"}, path
+	keys := c.cellKeys(zerolog.Nop())
+	for _, step := range []struct {
+		text string
+		want map[int]string
+	}{
+		{"0=first 1=second\n", map[int]string{0: "first", 1: "second"}},
+		{"0=first 1=", map[int]string{0: "first", 1: "second"}}, // half of it
+		{"0=first 1=third and more", map[int]string{0: "first", 1: "second"}},
+		{"0=first 1=third 2=another\n", map[int]string{0: "first", 1: "third", 2: "another"}},
+	} {
+		write(step.text)
+		if got := keys(); !maps.Equal(got, step.want) {
+			t.Errorf("after %q the keys are %v, want %v", step.text, got, step.want)
+		}
+	}
+	if err := os.Remove(path); err != nil || len(keys()) != 3 {
+		t.Errorf("without the file the keys are %v, %v", keys(), err)
+	}
 }

@@ -269,7 +269,9 @@ func (c *GatewayDrain) Run(ctx context.Context, env *Env) error {
 		if err != nil || !c.Wait {
 			return d, err
 		}
-		err = awaitTrue(ctx, env, func() string { return fmt.Sprintf("%d queues may have events on cell %d still", d.Left, c.Cell) }, func() (bool, error) {
+		err = awaitTrue(ctx, env, func() string {
+			return fmt.Sprintf("%d queues%s may have events on cell %d still, ready, scheduled or leased, or keys that stay there", d.Left, drain.names(), c.Cell)
+		}, func() (bool, error) {
 			err := drain.look(ctx, &d)
 			return d.Left == 0, err
 		})
@@ -283,6 +285,16 @@ type drain struct {
 	number int
 	keys   string
 	cells  []client.ListedCell // that take new queues and can be used
+	placed int                 // queues
+	left   []string            // that may have events there still; nil: they are too many to be named
+}
+
+// names returns the queues that are waited for, in brackets.
+func (d *drain) names() string {
+	if len(d.left) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(d.left, ", ") + ")"
 }
 
 // run has the cell take no new queues, and moves its own.
@@ -317,6 +329,7 @@ func (d *drain) run(ctx context.Context, done *drained) error {
 	if err != nil {
 		return err
 	}
+	d.placed = len(placed.Placements)
 	known := make(map[string]bool)
 	for _, one := range placed.Placements {
 		known[one.Queue] = true
@@ -376,11 +389,21 @@ func (d *drain) move(ctx context.Context, p client.Placement) error {
 	}
 }
 
-// look counts the queues that may have events on the cell.
+// look counts the queues that may have events on the cell, and names a few.
 func (d *drain) look(ctx context.Context, done *drained) error {
 	cells, err := d.conn.ListCells(ctx)
 	if i := slices.IndexFunc(cells, func(l client.ListedCell) bool { return l.Cell == d.number }); err == nil && i >= 0 {
 		done.Left = cells[i].Placed + cells[i].Former
+	}
+	d.left = nil
+	if err != nil || done.Left == 0 || done.Left > 5 || d.placed > 10_000 {
+		return err
+	}
+	placed, err := d.conn.ListPlacements(ctx, client.PlacementFilter{Limit: 1000})
+	for _, one := range placed.Placements {
+		if slices.ContainsFunc(one.Former, func(f client.FormerCells) bool { return slices.Contains(f.Cells, d.number) }) {
+			d.left = append(d.left, one.Queue)
+		}
 	}
 	return err
 }

@@ -237,11 +237,31 @@ func (u *upload) send(ctx context.Context, batch lines) error {
 		}
 		return u.send(ctx, lines{events: batch.events[middle:], numbers: batch.numbers[middle:]})
 	}
+	if errors.Is(err, client.ErrBatchNotAtomic) { // their keys are on several cells behind a gateway
+		return u.sendEach(ctx, batch)
+	}
 	if err != nil {
 		return u.nameLine(batch, err)
 	}
 	u.stored.Add(int64(len(batch.events)))
 	return nil
+}
+
+// sendEach inserts the events of a batch each on its own. Those beside one that is refused are inserted: under their keys it can be repeated.
+func (u *upload) sendEach(ctx context.Context, batch lines) error {
+	_, errs, err := u.conn.InsertEach(ctx, batch.events)
+	if err != nil {
+		return u.nameLine(batch, err)
+	}
+	for i, one := range errs {
+		switch {
+		case one == nil:
+			u.stored.Add(1)
+		case err == nil:
+			err = fmt.Errorf("%s:%d: %w", u.name, batch.numbers[i], one)
+		}
+	}
+	return err
 }
 
 // nameLine adds to the server's error which line is meant, if it is about one event of the batch.

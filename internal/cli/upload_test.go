@@ -39,6 +39,36 @@ func TestProgressCountsWhatIsStoredAndNotWhatIsRead(t *testing.T) {
 	}
 }
 
+// Behind a gateway the keys of a batch may belong to several cells, which take their events each on its own.
+func TestBatchForSeveralCellsIsSentEachOnItsOwn(t *testing.T) {
+	t.Parallel()
+	u := &upload{name: "events", keyPrefix: "k", batch: 10, parallel: 1}
+	var calls []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls = append(calls, r.URL.RequestURI())
+		if r.URL.RawQuery == "" {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_, _ = fmt.Fprint(w, `{"code":"batch_not_atomic","status":422}`)
+			return
+		}
+		_, _ = fmt.Fprint(w, `{"results":[{"status":201,"id":1},{"status":503,"code":"cell_unavailable","cell":2,"detail":"away"},{"status":201,"id":3}]}`)
+	}))
+	defer server.Close()
+	conn, err := client.New(client.Config{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	u.conn = conn
+	err = u.run(t.Context(), strings.NewReader("{}\n{}\n{}\n"))
+	if err == nil || !strings.HasPrefix(err.Error(), "events:2: ") || u.stored.Load() != 2 {
+		t.Errorf("%v, and %d events are stored", err, u.stored.Load())
+	}
+	if want := []string{"/events/batch", "/events/batch?atomic=false"}; !slices.Equal(calls, want) {
+		t.Errorf("the calls were %q", calls)
+	}
+}
+
 func TestSkippingMoreLinesThanThereAreIsAUsageError(t *testing.T) {
 	t.Parallel()
 	for skip, want := range map[int64]string{2: "", 3: "--skip is 3, but events has only 2 lines"} {

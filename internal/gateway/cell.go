@@ -41,9 +41,9 @@ type cell struct {
 	origin string // of the URL, as browsers send it
 
 	transport *http.Transport
-	key       string // of an admin; empty: the cell needs none
-	calls     pool   // places of calls that are answered soon
-	waiting   pool   // places of those that may wait
+	keyNow    func() string // of an admin; empty: the cell needs none
+	calls     pool          // places of calls that are answered soon
+	waiting   pool          // places of those that may wait
 	state     atomic.Pointer[state]
 	levels    [subjects]*level
 	prepare   func(context.Context, *cell) error // before the cell is used; nil: nothing is done
@@ -76,7 +76,7 @@ var (
 
 func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cell { //nolint:revive // the context is of the whole gateway
 	c := &cell{
-		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cmp.Or(cfg.Keys[number], cfg.Key), drain: drain, first: make(chan struct{}), levels: [subjects]*level{newLevel(), newLevel()},
+		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, keyNow: ownKeyOf(cfg, number), drain: drain, first: make(chan struct{}), levels: [subjects]*level{newLevel(), newLevel()},
 		log: cfg.Logger.With().Int("cell", number).Logger(),
 		transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext,
@@ -252,10 +252,19 @@ func (c *cell) ask(ctx context.Context, path string, header http.Header, out any
 
 // ownHeader returns the header of a call of the gateway's own.
 func (c *cell) ownHeader() http.Header {
-	if c.key == "" {
+	key := c.keyNow()
+	if key == "" {
 		return http.Header{}
 	}
-	return http.Header{"Authorization": {"Bearer " + c.key}}
+	return http.Header{"Authorization": {"Bearer " + key}}
+}
+
+// ownKeyOf returns what returns the gateway's key for a cell as it is now.
+func ownKeyOf(cfg *Config, number int) func() string {
+	if cfg.Keys == nil {
+		return func() string { return cfg.Key }
+	}
+	return func() string { return cmp.Or(cfg.Keys()[number], cfg.Key) }
 }
 
 // jsonHeader returns the header of a call of the gateway's own that has a body.

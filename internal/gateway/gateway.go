@@ -24,12 +24,13 @@ import (
 
 // Config holds the settings of a Gateway. Cells is required, with home among them.
 type Config struct {
-	Cells    map[int]*url.URL // by their numbers, 0 to 255; URLs without a path
-	Key      string           // an admin key of every cell that Keys has none of; empty: they need none
-	Keys     map[int]string   // admin keys of single cells, by their numbers: no cell learns that of another one
-	TLS      *tls.Config      // of connections to cells; nil: the system's authorities, no certificate
-	Version  string           // of the program
-	Logger   zerolog.Logger   // zero: silent
+	Cells map[int]*url.URL // by their numbers, 0 to 255; URLs without a path
+	Key   string           // an admin key of every cell that Keys has none of; empty: they need none
+	// Keys returns admin keys of single cells, by their numbers, as they are now: no cell learns that of another one. Nil: there are none.
+	Keys     func() map[int]string
+	TLS      *tls.Config    // of connections to cells; nil: the system's authorities, no certificate
+	Version  string         // of the program
+	Logger   zerolog.Logger // zero: silent
 	Registry *prometheus.Registry
 
 	// AnswerTime is how long a cell may take to begin an answer once it has the request; it bounds how long a call of any kind waits. Zero: DefaultAnswerTimeout.

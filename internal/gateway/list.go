@@ -138,7 +138,7 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 	}
 	at := newCell(&g.cfg, number, base, g.drain) //nolint:contextcheck // calls of it have contexts of their own
 	defer at.transport.CloseIdleConnections()
-	at.key = "" // the gateway's own key is for cells that are listed: who knows who answers at this URL
+	at.keyNow = func() string { return "" } // the gateway's own key is for cells that are listed: who knows who answers at this URL
 	err = at.verify(r.Context(), callerHeader(r))
 	switch wrong, isWrong := errors.AsType[*wrongCellError](err); {
 	case err == nil:
@@ -146,8 +146,8 @@ func (g *Gateway) checkListed(c *call, r *http.Request) error {
 	case r.Context().Err() != nil:
 		return context.Cause(r.Context())
 	case isWrong && wrong.isRefusal:
-		return refuse(validationFailed, "#/url: what answers there refuses the key of this call, with which it was asked whether it is cell %d. Make the call with a key that the cell knows, "+
-			"such as the QUEUED_API_KEY that all cells share.", number)
+		return refuse(validationFailed, "#/url: what answers there refuses the key of this call, with which it was asked whether it is cell %d. Make the call with an admin key that both home and the cell know: "+
+			"create one at home, and give it to the cell as its QUEUED_API_KEY for as long as the cell is added.", number)
 	case isWrong:
 		return refuse(validationFailed, "#/url: a cell answers there that cannot be cell %d: %s.", number, wrong.detail)
 	}

@@ -346,7 +346,10 @@ func TestNoCellLearnsTheKeyOfAnotherOne(t *testing.T) {
 	}
 	fakes[0].put(placement{Queue: "moved", Cells: []int{2}, Former: []former{{Cells: cellSet{1}, Since: time.Now().Add(-time.Hour)}}})
 	fakes[0].keys.change(fakeKey{ID: "a"})
-	e := setup(t, func(cfg *Config) { cfg.Key, cfg.Keys, cfg.emptyEvery = "the-key-for-others", keys, 10*time.Millisecond }, fakes[:2]...)
+	e := setup(t, func(cfg *Config) {
+		cfg.Key, cfg.emptyEvery = "the-key-for-others", 10*time.Millisecond
+		cfg.Keys = func() map[int]string { return keys }
+	}, fakes[:2]...)
 	asked := func(number int, key string) func() bool {
 		return func() bool {
 			mu.Lock()

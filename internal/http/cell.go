@@ -3,6 +3,7 @@ package http
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -75,10 +76,14 @@ type deleteCellRequest struct {
 
 func (s *Server) deleteCell(r *http.Request, req deleteCellRequest) (reply, error) {
 	err := s.cells.Delete(r.Context(), req.Number, req.Keys == "now")
-	if used, ok := errors.AsType[*cell.InUseError](err); ok && used.Placed+used.Former == 0 && used.KeysUntil != nil {
+	if used, ok := errors.AsType[*cell.InUseError](err); ok {
 		p := problem.Of(err)
+		if used.Placed+used.Former > 0 {
+			p.Detail = fmt.Sprintf("Of the queues, %d are placed on the cell, and %d were and may have events there still. Drain it first (queued gateway drain %d --wait).", used.Placed, used.Former, req.Number)
+			return reply{}, p
+		}
 		p.Detail = "Idempotency keys that were used on the cell count until " + used.KeysUntil.UTC().Format(time.RFC3339) + ": inserts under them go there, or ask it first, so that a repetition meets its first. " +
-			"Take it off the list after that, or give these keys up with keys=now."
+			"Take it off the list after that, or give these keys up with keys=now (queued gateway remove --keys-now)."
 		return reply{}, p
 	}
 	return noContent, err
