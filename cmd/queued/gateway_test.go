@@ -13,9 +13,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"github.com/queued/queued/internal/certtest"
 	"github.com/queued/queued/internal/pgtest"
-	"github.com/rs/zerolog"
 )
 
 // keyOfCells is an admin key of every cell.

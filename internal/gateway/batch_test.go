@@ -176,7 +176,7 @@ func TestBatchOfSeveralCellsHasToBeOfSingleInserts(t *testing.T) {
 	if got.header.Get(unavailableHeader) != "" || got.header.Get("X-Request-Id") == "" || got.header.Get("Content-Type") != "application/json" {
 		t.Errorf("answered with %v", got.header)
 	}
-	e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
+	e.until("nothing is held", func() bool { return e.gateway.memoryInUse() == 0 })
 }
 
 func TestBatchPlacesNewQueuesInTheNameOfItsCaller(t *testing.T) {
@@ -316,7 +316,7 @@ func TestBatchesAreBounded(t *testing.T) {
 	wantTexts(t, "results", resultsOf(t, e.call("POST", "/events/batch?atomic=false", long)), "201 on 1", "201 on 2")
 	e.wantProblem(bodyTooLarge, -1, "POST", "/events/batch", strings.Repeat(" ", DefaultMaxBody+1))
 	e.wantProblem(overloaded, -1, "POST", "/events/batch?atomic=false", strings.Replace(long, "b", strings.Repeat("b", 1<<20), 1)) // with its parts
-	e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
+	e.until("nothing is held", func() bool { return e.gateway.memoryInUse() == 0 })
 }
 
 func TestListThatIsLongerThanServersTakeGoesToHomeAsItIs(t *testing.T) {

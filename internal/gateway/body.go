@@ -9,18 +9,61 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/queued/queued/internal/http/body"
 )
 
 // Every body is read before its call takes a place at a cell, so that nobody holds places with bodies that come slowly. How long they may be, in bytes, besides Config.MaxBody.
 const (
 	maxClaimBody = 128 << 10 // of a claim: a thousand ids to leave out, and a hundred types
 	maxPeekBody  = 1 << 20   // of calls whose cell the body says, and of a claim with its acks, as servers take it unless they are set otherwise
-	freeBody     = 4 << 10   // of a body that does not count for the budget: that of nearly every claim
+	freeAnswer   = 4 << 10   // of an answer to a claim that is remembered, which does not count
 )
 
-// takeMemory takes n more bytes of the memory of bodies for c.
+// peek reads the body of r, which is passed on later as it is. It fails beyond limit. Bodies that come slowly give way to others, as at a server, and those of callers whom home does not know do so sooner.
+func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
+	if c.isRead && int64(len(c.body)) > limit {
+		return nil, tooLarge(limit)
+	}
+	if c.isRead || r.Body == nil || r.ContentLength == 0 {
+		return c.body, nil
+	}
+	read := c.hold.ReadUnverified
+	if c.isKnown {
+		read = c.hold.Read
+	}
+	text, err := read(g.budget, c, r, limit)
+	switch {
+	case errors.As(err, new(*http.MaxBytesError)):
+		return nil, tooLarge(limit)
+	case errors.Is(err, body.ErrFull), errors.Is(err, body.ErrTooSlow):
+		return nil, noMemory()
+	case err != nil:
+		return nil, cutOff(err)
+	}
+	if n := int64(len(text)); g.shares.take(c.holder, n) {
+		c.shared = n
+	} else {
+		return nil, noMemory()
+	}
+	r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(text)), int64(len(text)), nil
+	r.Header.Del("Expect") // it was answered
+	c.body, c.isRead = text, true
+	return text, nil
+}
+
+// forgetBody says that nothing uses the body of the request of c any more.
+func (g *Gateway) forgetBody(c *call) {
+	c.hold.Release()
+	if c.shared > 0 {
+		g.shares.give(c.holder, c.shared)
+		c.shared = 0
+	}
+}
+
+// takeMemory takes n more bytes for answers of cells to parts of c.
 func (g *Gateway) takeMemory(c *call, n int64) bool {
-	if !g.bodies.take(c.holder, n) {
+	if !g.answers.take(c.holder, n) {
 		return false
 	}
 	c.held.Add(n)
@@ -31,58 +74,15 @@ func (g *Gateway) takeMemory(c *call, n int64) bool {
 func (g *Gateway) shrinkMemory(c *call, n int64) {
 	if more := c.held.Load() - max(n, 0); more > 0 {
 		c.held.Add(-more)
-		g.bodies.give(c.holder, more)
+		g.answers.give(c.holder, more)
 	}
 }
 
 // releaseMemory gives back what c has taken.
 func (g *Gateway) releaseMemory(c *call) {
+	g.forgetBody(c)
 	if n := c.held.Swap(0); n > 0 {
-		g.bodies.give(c.holder, n)
-	}
-}
-
-// peek reads the body of r, which is passed on later as it is. It fails beyond limit.
-func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
-	if c.isRead && int64(len(c.body)) > limit {
-		return nil, tooLarge(limit)
-	}
-	if c.isRead || r.Body == nil || r.ContentLength == 0 {
-		return c.body, nil
-	}
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
-	}
-	first := int64(512)
-	if r.ContentLength > 0 {
-		first = min(r.ContentLength+1, freeBody) // one more, so that the end is seen
-	}
-	longest := limit + 1
-	if r.ContentLength > 0 {
-		longest = r.ContentLength + 1
-	}
-	body := make([]byte, 0, first)
-	for {
-		if len(body) == cap(body) {
-			grown := min(max(2*int64(cap(body)), 512), longest)
-			if grown > freeBody && !g.takeMemory(c, grown-max(int64(cap(body)), freeBody)) {
-				return nil, noMemory()
-			}
-			body = append(make([]byte, 0, grown), body...)
-		}
-		n, err := r.Body.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
-		switch {
-		case int64(len(body)) > limit:
-			return nil, tooLarge(limit)
-		case errors.Is(err, io.EOF):
-			r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
-			r.Header.Del("Expect") // it was answered
-			c.body, c.isRead = body, true
-			return body, nil
-		case err != nil:
-			return nil, cutOff(err)
-		}
+		g.answers.give(c.holder, n)
 	}
 }
 
@@ -93,7 +93,7 @@ func tooLarge(limit int64) error {
 
 // noMemory returns the problem of a call that there is no room for.
 func noMemory() error {
-	return full("Bodies of requests take all the memory that they may in the gateway, in all or of this caller. Nothing was done; retry.")
+	return full("Bodies take all the memory that they may in the gateway, in all or of this caller, and those that come slowly give way. Nothing was done; retry.")
 }
 
 // cutOff returns the problem with a body that did not arrive.

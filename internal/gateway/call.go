@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/request"
 )
 
@@ -36,7 +37,9 @@ type call struct {
 	isRead    bool                      // the body was read
 	holder    holder                    // who holds what the call holds
 	isKnown   bool                      // home knows the caller, or knew it lately
-	held      atomic.Int64              // bytes of bodies, its own and of cells' answers to parts of it, that count for Config.MaxBodyMemory
+	hold      body.Hold                 // the memory of the body
+	shared    int64                     // bytes of the body that count for its holder
+	held      atomic.Int64              // bytes of cells' answers to parts of it
 
 	leases   *leases // in the answer to a claim that is on its way; nil: there is none
 	released int     // of these, those that were given back
@@ -208,7 +211,7 @@ func (g *Gateway) rescue(c *call, r *http.Request) {
 
 // fail answers r with the problem that err is. When the client has gone, or has the beginning of another answer, it ends the request without one.
 func (g *Gateway) fail(c *call, r *http.Request, err error) {
-	if r.Context().Err() != nil { // the client cannot read an answer any more
+	if r.Context().Err() != nil && !c.hold.IsCutOff() { // the client cannot read an answer any more
 		c.status = statusClientGone
 		panic(http.ErrAbortHandler)
 	}

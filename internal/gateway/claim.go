@@ -285,7 +285,8 @@ func (g *Gateway) ackBefore(c *call, r *http.Request) error {
 	}
 	m.acked, m.acksMissing = all.inMember("acks"), m.acks.shares.missing()
 	m.body, m.acks, m.acksRequest = m.withoutAcks, nil, nil
-	g.shrinkMemory(c, int64(len(m.body)+len(m.acked)-freeBody))
+	g.forgetBody(c)
+	g.shrinkMemory(c, int64(len(m.acked)-freeAnswer))
 	r.Header["Accept"] = []string{"application/json"} // so is an answer with acks, which are put in
 	delete(r.Header, "Accept-Encoding")
 	return nil

@@ -106,7 +106,7 @@ func TestCloudEventsGoWhereTheirSourcesAndIDsAre(t *testing.T) {
 	if all := answeredIDs(t, got, 201); !slices.Equal(all[:40], ids) || got.header.Get("Idempotency-Replayed") != "" {
 		t.Errorf("a batch of these and new ones was answered %s", got.body)
 	}
-	e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
+	e.until("nothing is held", func() bool { return e.gateway.memoryInUse() == 0 })
 	// What no cell takes, home refuses.
 	before := len(all.cells[0].calls())
 	refused := []string{"", "[1]", "{", "[" + cloudEvent("a", "t") + "] x", `[{"id":"a"}]`, `[{"id":1,"source":"/s"}]`, "[" + strings.Repeat(cloudEvent("a", "t")+",", 1000) + cloudEvent("b", "t") + "]"}

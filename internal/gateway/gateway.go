@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/rounds"
 )
@@ -38,7 +39,7 @@ type Config struct {
 	MaxCalls      int   // that one cell may hold at a time, besides those that wait; zero: DefaultMaxCalls
 	MaxWaits      int   // calls that wait, and streams, that one cell may hold at a time; zero: DefaultMaxWaits
 	MaxBody       int64 // bytes of a body; zero: 8 MiB
-	MaxBodyMemory int64 // bytes that the bodies of all calls may take; zero: 64 MiB, or eight of the longest if that is more
+	MaxBodyMemory int64 // bytes that the bodies of all calls may take, and again cells' answers to parts of calls; zero: 64 MiB, or eight of the longest if that is more
 
 	emptyEvery, emptyAfter, unusedEvery, unusedAfter time.Duration // of tests; zero: the constants
 
@@ -75,7 +76,9 @@ type Gateway struct {
 	marks      [subjects]atomic.Pointer[mark] // how far changes of home are known; nil: not at all
 	turns      sync.Map                       // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
 	waits      claimWaits
-	bodies     pool // memory of bodies, beyond freeBody each
+	budget     *body.Budget // memory of bodies of requests
+	shares     pool         // of that, without a limit in all
+	answers    pool         // memory of cells' answers to parts of calls
 	proxy      *httputil.ReverseProxy
 	metrics    *metrics
 	callers    *callers
@@ -102,7 +105,8 @@ func New(cfg Config) (*Gateway, error) {
 	g := &Gateway{
 		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), callers: newCallers(),
 	}
-	g.bodies.limit = cfg.MaxBodyMemory
+	g.budget = body.NewBudget(body.Config{Limit: cfg.MaxBodyMemory, Largest: cfg.MaxBody, Unverified: cfg.MaxBody})
+	g.shares.limit, g.shares.isForEach, g.answers.limit = cfg.MaxBodyMemory, true, cfg.MaxBodyMemory
 	g.claims = g.rounds.Loop("claiming from cells in turn")
 	g.drain, g.drained = context.WithCancel(context.Background())
 	for number, base := range cfg.Cells {

@@ -118,7 +118,7 @@ func TestListsOfIDsAreSplitByTheirCells(t *testing.T) {
 	// What a cell refuses is refused as a whole, as one server does.
 	e.want(422, `"#/events/2/receipt"`, "POST", "/ack", heldOf("1 1", "2 2", "2 3 bad"))
 	e.want(422, "", "POST", "/ack", `{"events":[{"id":"x"},{"id":35184372088833}]}`)
-	e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
+	e.until("nothing is held", func() bool { return e.gateway.memoryInUse() == 0 })
 }
 
 func TestCellThatIsAwayFailsItsIDsAlone(t *testing.T) {

@@ -41,7 +41,7 @@ func (l *leases) add(id, receipt []byte) {
 	size := len(l.kept) + len(`{"id":,"receipt":""}`) + len(id) + len(receipt) + 1
 	if size > cap(l.kept) && !l.isForgotten {
 		grown := max(2*cap(l.kept), size, 256)
-		if more := grown - freeBody - l.held; more > 0 {
+		if more := grown - freeAnswer - l.held; more > 0 {
 			l.isForgotten = !l.g.takeMemory(l.call, int64(more))
 			l.held += more
 		}

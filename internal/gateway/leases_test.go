@@ -174,7 +174,7 @@ func TestLeasesOfAnAnswerThatCannotBeWrittenAreReleased(t *testing.T) {
 					// An answer that is received keeps its leases.
 					e.want(200, "receipt", "POST", "/claim", `{"queue":"full"}`, field)
 					last.wantReleased("after another one", events)
-					e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
+					e.until("nothing is held", func() bool { return e.gateway.memoryInUse() == 0 })
 				})
 			}
 		}
@@ -192,7 +192,7 @@ func TestLeasesThatAreKeptAreBounded(t *testing.T) {
 	if !strings.Contains(e.log.String(), "they end by themselves") {
 		t.Errorf("the log has %s", e.log)
 	}
-	e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
+	e.until("nothing is held", func() bool { return e.gateway.memoryInUse() == 0 })
 }
 
 func TestAnswerThatIsOnItsWayWhenItsClaimEndsIsGivenBack(t *testing.T) {

@@ -133,7 +133,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	if m := c.g.marks[ofKeys].Load(); m != nil {
 		set(keysVersion, float64(m.version), c.g.home().label)
 	}
-	set(bodyBytes, float64(c.g.bodies.inUse()))
+	stats := c.g.budget.Stats()
+	set(bodyBytes, float64(stats.Verified+stats.Unverified+c.g.answers.inUse()))
 	c.g.rounds.Collect(out)
 	version, _, known := c.g.placements.state()
 	if !known.IsZero() {

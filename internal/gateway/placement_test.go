@@ -469,7 +469,7 @@ func TestLargeBodiesOfClaimsAreRefused(t *testing.T) {
 	}
 	e.want(200, "events", "POST", "/claim", body(40<<10))
 	e.wantProblem(overloaded, -1, "POST", "/claim", body(maxClaimBody-100)) // more than all may take
-	e.until("nothing is held", func() bool { return e.gateway.bodies.inUse() == 0 })
+	e.until("nothing is held", func() bool { return e.gateway.memoryInUse() == 0 })
 	large := setup(t, nil, home, one)
 	large.want(200, "events", "POST", "/claim", body(maxClaimBody-100))
 	large.wantProblem(bodyTooLarge, -1, "POST", "/claim", body(maxClaimBody+100))
