@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/queued/queued/internal/http/body"
+	"github.com/queued/queued/internal/body"
 )
 
 // Every body is read before its call takes a place at a cell, so that nobody holds places with bodies that come slowly. How long they may be, in bytes, besides Config.MaxBody.

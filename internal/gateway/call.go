@@ -13,8 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/failure"
-	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/request"
 )
 

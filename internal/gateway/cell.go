@@ -133,7 +133,7 @@ func (c *cell) look(ctx context.Context) {
 		case err == nil:
 			c.use(before, now)
 			return
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, isOutOfFiles(err):
 			return
 		case !before.usable || errors.As(err, new(*wrongCellError)):
 			c.leave(before, err)
@@ -149,7 +149,7 @@ func (c *cell) look(ctx context.Context) {
 		next := *before
 		next.missed = 0
 		c.state.CompareAndSwap(before, &next)
-	case err == nil:
+	case err == nil, isOutOfFiles(err):
 	case errors.As(err, &timeout) && timeout.Timeout() && before.missed+1 < missedLooks:
 		next := *before
 		next.missed++

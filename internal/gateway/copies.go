@@ -300,7 +300,11 @@ func (g *Gateway) keepLevel(ctx context.Context, at *cell, of subject) {
 			return
 		case <-at.levels[of].wake:
 		}
-		if !at.isUp() || g.pushWithin(ctx, at, of, levelTime) == nil || !at.isUp() {
+		limit := levelTime
+		if of == ofKeys { // a key that was revoked must not work on a cell for longer than on the others
+			limit = spreadTime
+		}
+		if !at.isUp() || g.pushWithin(ctx, at, of, limit) == nil || !at.isUp() {
 			continue // or it is brought level before it is used again
 		}
 		select { // home cannot be asked, or the cell has not taken what it has

@@ -214,7 +214,7 @@ func fronts(tb testing.TB) map[string]func(tb testing.TB) string {
 	gatewayTo := func(cells map[int]*url.URL) func(tb testing.TB) string {
 		return func(tb testing.TB) string {
 			tb.Helper()
-			g, err := New(Config{Cells: cells, Key: gatewayKey})
+			g, err := New(Config{Cells: cells, Key: gatewayKey, files: 1 << 20})
 			if err != nil {
 				tb.Fatal(err)
 			}

@@ -13,12 +13,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"github.com/queued/queued/internal/http/body"
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/rounds"
 )
@@ -42,6 +43,7 @@ type Config struct {
 	MaxBodyMemory int64 // bytes that the bodies of all calls may take, and again cells' answers to parts of calls; zero: 64 MiB, or eight of the longest if that is more
 
 	emptyEvery, emptyAfter, unusedEvery, unusedAfter time.Duration // of tests; zero: the constants
+	files                                            int64         // that the process may open; zero: it is asked
 
 	LogAll bool // log every request at info; false: successful busy calls at debug
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then refused; nil: clients need no
@@ -79,6 +81,7 @@ type Gateway struct {
 	budget     *body.Budget // memory of bodies of requests
 	shares     pool         // of that, without a limit in all
 	answers    pool         // memory of cells' answers to parts of calls
+	waiting    pool         // calls that wait, and streams, at all cells
 	proxy      *httputil.ReverseProxy
 	metrics    *metrics
 	callers    *callers
@@ -106,6 +109,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), callers: newCallers(),
 	}
 	g.budget = body.NewBudget(body.Config{Limit: cfg.MaxBodyMemory, Largest: cfg.MaxBody, Unverified: cfg.MaxBody})
+	g.waiting.limit = 3 * cmp.Or(cfg.files, openFiles()) / 8 // of two files each, and a quarter is for others
 	g.shares.limit, g.shares.isForEach, g.answers.limit = cfg.MaxBodyMemory, true, cfg.MaxBodyMemory
 	g.claims = g.rounds.Loop("claiming from cells in turn")
 	g.drain, g.drained = context.WithCancel(context.Background())
@@ -173,6 +177,15 @@ func (g *Gateway) Close() {
 	for _, c := range g.cells() {
 		c.transport.CloseIdleConnections()
 	}
+}
+
+// openFiles returns how many files the process may open.
+func openFiles() int64 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 1 << 20
+	}
+	return int64(min(limit.Cur, 1<<20))
 }
 
 // HTTPServer returns a server of Handler with every timeout set.

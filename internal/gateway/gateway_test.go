@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -312,6 +314,41 @@ func TestCellHoldsAsManyCallsAsItMay(t *testing.T) {
 		}
 	}
 	e.want(404, "", "GET", "/queues", "")
+}
+
+// Each call that waits takes two files, one to its client and one to its cell.
+func TestCallsThatWaitLeaveFilesForOthers(t *testing.T) {
+	t.Parallel()
+	home := newFakeCell(t, 0)
+	began, end := make(chan struct{}), make(chan struct{})
+	home.mux.HandleFunc("POST /claim", func(http.ResponseWriter, *http.Request) {
+		began <- struct{}{}
+		<-end
+	})
+	home.answers("GET /queues", http.StatusOK, "{}")
+	e := setup(t, func(cfg *Config) { cfg.files = 22 }, home)
+	var waiting sync.WaitGroup
+	for _, key := range []string{callerKey, callerKey, callerKey, callerKey, callerKey, callerKey, gatewayKey, gatewayKey} { // six are three quarters
+		waiting.Go(func() { e.want(200, "", "POST", "/claim", "{}", "Authorization: Bearer "+key) })
+		<-began
+	}
+	e.want(503, "files that it may open", "POST", "/claim", "{}", "Authorization: Bearer "+gatewayKey)
+	e.want(200, "", "GET", "/queues", "")
+	close(end)
+	waiting.Wait()
+}
+
+func TestWantOfFilesSaysNothingOfACell(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}:        true,
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.ENFILE)}:        true,
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}: false,
+	} {
+		if got := isOutOfFiles(fmt.Errorf("GET /livez: %w", err)); got != want {
+			t.Errorf("%v: %t", err, got)
+		}
+	}
 }
 
 func TestCellThatIsAwayFailsAlone(t *testing.T) {

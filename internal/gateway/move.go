@@ -72,6 +72,28 @@ func (g *Gateway) rehearse(ctx context.Context, c *call, at *cell, req *http.Req
 	return err
 }
 
+// checkPlaces makes sure, for a caller whom home knows, that the gateway knows the cells that the body of a call to home names.
+func (g *Gateway) checkPlaces(c *call, r *http.Request) error {
+	var members struct {
+		Cell  *int     `json:"cell"`
+		Cells *cellSet `json:"cells"`
+	}
+	if !decode(c.body, &members) || members.Cell == nil && members.Cells == nil {
+		return nil // home says what is wrong
+	}
+	var named cellSet
+	if members.Cell != nil {
+		named = cellSet{*members.Cell}
+	}
+	if members.Cells != nil {
+		named = append(named, *members.Cells...)
+	}
+	if err := g.checkKnownCaller(c, r); err != nil {
+		return err
+	}
+	return g.checkKnown(r.Context(), named)
+}
+
 // checkKnown makes sure that this gateway knows the cells that a queue is to be placed on. One that home lists with a URL it will know in a moment; any other there is not.
 func (g *Gateway) checkKnown(ctx context.Context, cells cellSet) error {
 	i := slices.IndexFunc(cells, func(number int) bool { return g.cell(number) == nil })
@@ -83,7 +105,7 @@ func (g *Gateway) checkKnown(ctx context.Context, cells cellSet) error {
 		Cells []listed `json:"cells"`
 	}
 	if err := g.home().do(ctx, http.MethodGet, "/cells", g.home().ownHeader(), nil, &list); err != nil {
-		return away(home, fmt.Sprintf("Home, cell 0, which may know of cell %d, has not said so. Nothing was done; retry.", number), err)
+		return away(home, fmt.Sprintf("Home, cell 0, which may know of cell %d, has not said so. Nothing was done; retry.", number), errors.New(err.Error()))
 	}
 	if slices.ContainsFunc(list.Cells, func(l listed) bool { return l.Cell == number && l.URL != nil }) {
 		return away(number, fmt.Sprintf("The gateway does not know cell %d yet, which home lists. Nothing was done; retry.", number), nil)

@@ -32,6 +32,10 @@ func TestQueueIsMovedOnceTheCellThatItComesToHasItsSettings(t *testing.T) {
 	fakes[0].settings.set("q", `{"max_attempts":6}`)
 	e.want(http.StatusServiceUnavailable, "cannot be placed on cell 1", "PUT", "/queues/q/placement", `{"cells":[1,2]}`, manager)
 	fakes[0].answers("GET /cells", http.StatusOK, `{"cells":[{"cell":8,"url":null,"takes_new":true},{"cell":9,"url":"http://127.0.0.1:1","takes_new":true}]}`)
+	for _, path := range []string{"/queues/new/placement", "/cells/0/queues/new/placement"} {
+		e.want(http.StatusUnprocessableEntity, "knows no cell 77", "POST", path, `{"cell":77}`, "Authorization: Bearer "+callerKey)
+	}
+	e.want(http.StatusUnauthorized, "unauthorized", "POST", "/queues/new/placement", `{"cell":77}`, "Authorization: Bearer nobody")
 	e.want(http.StatusUnprocessableEntity, "knows no cell 7", "PUT", "/queues/q/placement", `{"cells":[1,7]}`, manager)
 	e.want(http.StatusUnprocessableEntity, "knows no cell 8", "PUT", "/queues/q/placement", `{"cells":[8]}`, manager)
 	e.want(http.StatusServiceUnavailable, "does not know cell 9 yet", "PUT", "/queues/q/placement", `{"cells":[9]}`, manager)

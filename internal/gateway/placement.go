@@ -507,7 +507,7 @@ func isAnswer(err error, status int) bool {
 }
 
 // placeTime is how long home may take to place a queue.
-const placeTime = 15 * time.Second
+const placeTime = 7 * time.Second
 
 // chooseFor returns the cell that a queue which is placed nowhere goes to: of those that can be used and take new queues, the one with the highest hash of both (rendezvous hashing). So
 // gateways that know the same cells choose the same, and one cell more takes its share from all. It is nil if there is no such cell.

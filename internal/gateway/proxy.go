@@ -10,12 +10,15 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/request"
 )
 
 // maxCopy is how much of an answer is on its way in the gateway, in bytes, besides the buffers of connections.
@@ -89,10 +92,22 @@ func (e exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	resp, err := e.g.send(c, c.target, r)
+	if err == nil && c.target.number != home {
+		keepOwnCookies(resp, c.target.number)
+	}
 	if err == nil && c.route != nil && c.route.changes != nil && resp.StatusCode < http.StatusBadRequest && e.g.single() == nil {
 		c.missing(e.g.spread(r.Context(), *c.route.changes))
 	}
 	return resp, err
+}
+
+// keepOwnCookies leaves of what the answer of a cell sets in browsers the cookie of the log-in to its own pages: the host is the gateway's, and so home's.
+func keepOwnCookies(resp *http.Response, number int) {
+	delete(resp.Header, "Clear-Site-Data")
+	if set := resp.Header["Set-Cookie"]; set != nil {
+		own := request.SessionCookie(number) + "="
+		resp.Header["Set-Cookie"] = slices.DeleteFunc(set, func(cookie string) bool { return !strings.HasPrefix(cookie, own) })
+	}
 }
 
 // send sends r to a cell and returns its answer. An error is a *problem, or that of a client that has gone.
@@ -139,8 +154,16 @@ func (g *Gateway) enter(c *call, to *cell) (leave func(), life context.Context, 
 	if c.mayWait {
 		places, life = &to.waiting, s.waitLife
 	}
-	leave, err = g.takePlace(places, to, c.holder)
-	return leave, life, err
+	giveBack, err := g.takePlace(places, to, c.holder)
+	if err != nil || !c.mayWait {
+		return giveBack, life, err
+	}
+	if !g.waiting.take(c.holder, 1) {
+		giveBack()
+		g.metrics.refused.WithLabelValues(to.label).Inc()
+		return nil, nil, full("The gateway holds as many calls that wait as the files that it may open allow, in all or of this caller. Nothing was done; retry with growing pauses.")
+	}
+	return func() { g.waiting.give(c.holder, 1); giveBack() }, life, nil
 }
 
 // try sends r to a cell, once more if the cell has refused the connection.
@@ -171,6 +194,11 @@ func isDial(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
+// isOutOfFiles reports whether err says that the gateway, or its machine, has no file left for a connection: the other side has nothing to do with it.
+func isOutOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
 // isHandshake reports whether err is of a connection whose ends did not agree on TLS.
 func isHandshake(err error) bool {
 	var op *net.OpError
@@ -186,6 +214,8 @@ func explain(c *call, to *cell, r *http.Request, err, cause error) error {
 		return &problem{problemType: notReady, detail: "The gateway is shutting down. Nothing was done; retry.", retry: 1, cause: errDraining}
 	case errors.Is(cause, errAway):
 		err = errAway
+	case isOutOfFiles(err):
+		return full("The gateway has as many connections as the files that it may open allow. Nothing was done; retry with growing pauses.")
 	case isDial(err), isHandshake(err):
 		return away(to.number, "Cell "+to.label+" is needed for this call and does not answer. Nothing was done; retry.", err)
 	}

@@ -21,6 +21,7 @@ type route struct {
 	manages bool     // it is for callers with the scope manage
 	claims  bool     // its answer has leases, which are given back when it does not reach the client
 	isPage  bool     // it is one of the pages of home, whose log-in is in a cookie
+	places  bool     // it places a queue on cells, which the gateway has to know
 	busy    bool     // it is called for every event, or every few seconds: the log of all of them would be most of the log
 }
 
@@ -34,6 +35,7 @@ func waits(r *route)       { r.waits = true }
 func waitsIf(r *route)     { r.waitsIf = true }
 func streams(r *route)     { r.waits, r.streams = true, true }
 func changesKeys(r *route) { r.changes = new(ofKeys) }
+func places(r *route)      { r.places = true }
 func setsQueue(r *route)   { r.changes = new(ofSettings) }
 func manages(r *route)     { r.manages = true }
 func busy(r *route)        { r.busy = true }
@@ -107,8 +109,8 @@ func table() []*route {
 	add(del, "/queues/{name}/groups/{group}", byGroup)
 	add(post, "/queues/{name}/groups/{group}/unblock", byGroup)
 	add(get, "/queues/{name}/stats", pastInPath)
-	add(put, "/queues/{name}/placement", choosePlacement)
-	add(post, "/queues/{name}/placement", toHome)
+	add(put, "/queues/{name}/placement", choosePlacement, places)
+	add(post, "/queues/{name}/placement", toHome, places)
 	add(get, "/queues/{name}/placement", toHome)
 	add(del, "/queues/{name}/placement", toHome)
 	add(post, "/queues/{name}/placement/drained", toHome)
@@ -252,6 +254,9 @@ func (g *Gateway) routed(found *route) http.Handler {
 		}
 		if err == nil {
 			_, err = g.peek(c, r, g.cfg.MaxBody)
+		}
+		if err == nil && c.answer == nil && found != nil && found.places {
+			err = g.checkPlaces(c, r)
 		}
 		if err == nil && c.answer != nil {
 			err = c.answer(r)

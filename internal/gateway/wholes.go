@@ -154,6 +154,11 @@ func (g *Gateway) passToCell(w http.ResponseWriter, r *http.Request) {
 		return
 	case err != nil || strconv.Itoa(number) != text || at == nil:
 		c.route = &route{pattern: ofCellPattern}
+		g.recognize(c, r)
+		if err := g.checkKnownCaller(c, r); err != nil { // strangers are not told which cells there are
+			g.fail(c, r, err)
+			return
+		}
 		g.fail(c, r, refuse(cellNotFound, "The gateway knows no cell %q: GET /cells lists those that it knows.", text))
 		return
 	}

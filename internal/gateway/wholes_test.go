@@ -39,13 +39,17 @@ func TestCallBelowACellIsPassedOnAsItIs(t *testing.T) {
 	other.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		came <- request{r.Method + " " + r.RequestURI, string(body), r.Header}
-		w.Header().Set("Set-Cookie", "a=b")
+		w.Header()["Set-Cookie"] = []string{"a=b", "__Host-queued=home's; Path=/", "__Host-queued-1=its own; Path=/"}
+		w.Header().Set("Clear-Site-Data", "*")
 		w.WriteHeader(http.StatusTeapot)
 	})
 	e := setup(t, nil, home, other)
+	e.want(http.StatusNotFound, "knows no cell", "GET", "/cells/2/cell", "")
+	e.want(http.StatusUnauthorized, "unauthorized", "GET", "/cells/2/cell", "", "Authorization: Bearer nobody") // who learns nothing of cells
 	got := e.want(http.StatusTeapot, "", "PUT", "/cells/1/queues/a%2Fb/groups/%2E%2E?x=%zz;y", "body", "Authorization: Basic c3Ry", "Cookie: __Host-queued=0; __Host-queued-1=1")
 	r := <-came
-	if r.uri != "PUT /queues/a%2Fb/groups/%2E%2E?x=%zz;y" || r.body != "body" || r.header.Get("Authorization") != "Basic c3Ry" || r.header.Get("Cookie") != "" || got.header.Get("Set-Cookie") != "a=b" {
+	if r.uri != "PUT /queues/a%2Fb/groups/%2E%2E?x=%zz;y" || r.body != "body" || r.header.Get("Authorization") != "Basic c3Ry" || r.header.Get("Cookie") != "" || !slices.Equal(got.header["Set-Cookie"], []string{"__Host-queued-1=its own; Path=/"}) ||
+		got.header.Get("Clear-Site-Data") != "" {
 		t.Errorf("the cell got %+v, and the caller %v", r, got.header)
 	}
 }

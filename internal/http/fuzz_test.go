@@ -12,8 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/http/bind"
-	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/http/body"
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/request"

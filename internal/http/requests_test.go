@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/http/bind"
-	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/schedule"
 )

@@ -21,10 +21,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/http/bind"
-	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"

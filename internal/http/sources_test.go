@@ -24,7 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/http/body"
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/webhook"
 )

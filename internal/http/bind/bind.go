@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/queued/queued/internal/http/body"
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/http/problem"
 )
 

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/queued/queued/internal/http/body"
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/http/problem"
 )
 

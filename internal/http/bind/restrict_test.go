@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/http/bind"
-	"github.com/queued/queued/internal/http/body"
 )
 
 type usedTarget struct {
