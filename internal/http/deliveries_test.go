@@ -67,6 +67,7 @@ func TestLogOfASourceHasNoProof(t *testing.T) {
 	h := setup(t)
 	h.putSource("shop", `{"kind":"token","queue":"in","key":"{/id}","secrets":["the-good-token"],"max_body":1000}`)
 	h.putSource("hub", `{"kind":"github","topic":"hub","secrets":["s3cret"]}`)
+	h.putSource("ce", `{"kind":"cloudevents","queue":"in","secrets":["the-good-token"]}`)
 	for _, c := range []struct {
 		source, body, want string
 		header             []string
@@ -74,7 +75,8 @@ func TestLogOfASourceHasNoProof(t *testing.T) {
 		{"shop", `{"id":"a"}`, `{"result":"received","status":200,"events":1,"key":"a","size":10}`, []string{"Authorization", "Bearer the-good-token"}},
 		{"shop", `{"id":"a"}`, `{"result":"duplicate","status":200,"events":1,"key":"a","size":10}`, []string{"Authorization", "Bearer the-good-token"}},
 		{"shop", `{"id":"b"}`, `{"result":"rejected","code":"signature_mismatch","status":401,"events":0}`, []string{"Authorization", "Bearer the-bad-token"}},
-		{"shop", `nonsense`, `{"result":"invalid","code":"validation_failed","status":422,"events":0,"size":8,"excerpt":"nonsense"}`, []string{"Authorization", "Bearer the-good-token"}},
+		{"shop", `nonsense`, `{"result":"received","status":200,"events":1,"size":8}`, []string{"Authorization", "Bearer the-good-token"}},
+		{"ce", `nonsense`, `{"result":"invalid","code":"invalid_cloudevent","status":400,"events":0,"size":8,"excerpt":"nonsense"}`, []string{"Authorization", "Bearer the-good-token", "Content-Type", "application/cloudevents+json"}},
 		{"shop", strings.Repeat("x", 1001), `{"result":"rejected","code":"body_too_large","status":413,"events":0}`, []string{"Authorization", "Bearer the-good-token"}},
 		{"hub", `{"password":"hunter2","n":1}`, `{"result":"rejected","code":"signature_mismatch","status":401,"events":0,"size":28,"excerpt":"{\"password\":\"[redacted]\",\"n\":1}"}`, []string{"X-Hub-Signature-256", "sha256=" + sign("wrong", "x")}},
 		{"hub", `{"n":1}`, `{"result":"received","status":200,"events":1,"key":"d-9","size":7}`, []string{"X-Hub-Signature-256", "sha256=" + sign("s3cret", `{"n":1}`), "X-GitHub-Delivery", "d-9"}},

@@ -162,9 +162,9 @@ func TestDeliveryLogsOfSourcesHaveMoreThanAPage(t *testing.T) {
 func TestBodiesOfDeliveriesCanBeHidden(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
-	h.putSource("shop", `{"kind":"token","queue":"orders","secrets":["the-token"]}`)
-	h.deliver("shop", `{"private":`, "Authorization", "the-token").want(422)
-	h.deliver("shop", `private`, "Authorization", "the-token", "Content-Type", "application/json").want(422)
+	h.putSource("shop", `{"kind":"cloudevents","queue":"orders","secrets":["the-token"]}`)
+	h.deliver("shop", `{"private":`, "Authorization", "the-token", "Content-Type", "application/cloudevents+json").want(400)
+	h.deliver("shop", `private`, "Authorization", "the-token", "Content-Type", "application/cloudevents+json").want(400)
 	h.logUntil("/sources/shop/deliveries", 2)
 	h.browse(t).get("sources/shop").want(200).says("invalid", "hidden").saysNot("private")
 }

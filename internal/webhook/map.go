@@ -93,11 +93,14 @@ func (m *Mapping) MapAll(header http.Header, query url.Values, body []byte) (all
 
 // Map maps a delivery that was verified, of any kind but CloudEvents.
 func (m *Mapping) Map(header http.Header, query url.Values, body []byte) (Mapped, error) {
-	event, payload, err := eventOf(m.Kind, header, body)
+	event, payload, problem, err := eventOf(m.Kind, header, body)
 	if err != nil {
 		return Mapped{}, err
 	}
 	out := Mapped{Event: event}
+	if problem != "" {
+		out.Problems = []string{"body: " + problem}
+	}
 	if m.Kind == Slack {
 		if kind, _ := lookUp(payload, []string{"type"}); kind == "url_verification" {
 			out.Challenge, _ = lookUp(payload, []string{"challenge"})
@@ -236,41 +239,47 @@ func parseTime(text string) (time.Time, error) {
 }
 
 // eventOf returns the event of a body, and its payload for templates: an object as it was sent; a form as an object of its fields, but one of Slack or
-// GitHub with a payload as the JSON in that; any other JSON, and text, under "data"; other bytes under "data_base64".
-func eventOf(kind Kind, header http.Header, body []byte) (event json.RawMessage, payload any, err error) {
+// GitHub with a payload as the JSON in that; any other JSON, and text, under "data"; other bytes under "data_base64". What is not as it says is taken all the same, with a problem: a sender who has proven
+// who it is would only send it again, and give up.
+func eventOf(kind Kind, header http.Header, body []byte) (event json.RawMessage, payload any, problem string, err error) {
 	media, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 	body = bytes.TrimPrefix(body, []byte("\ufeff")) // a byte order mark, which is no part of the text
 	if media == "application/x-www-form-urlencoded" && !looksLikeJSON(body) {
 		form := parseForm(string(body))
-		switch inner := form["payload"]; {
+		inner := form["payload"]
+		switch {
 		case kind != GitHub && (kind != Slack || len(inner) == 0): // commands of Slack have none
-			return encode(formObject(form))
 		case len(inner) == 0:
-			return nil, nil, fmt.Errorf("%w: the form has no field payload, in which GitHub sends its JSON", ErrBody)
+			problem = "the form has no field payload, in which GitHub sends its JSON"
 		case len(inner) > 1:
-			return nil, nil, fmt.Errorf("%w: the form has %d fields payload; expected one", ErrBody, len(inner))
+			problem = fmt.Sprintf("the form has %d fields payload; expected one", len(inner))
 		case !json.Valid([]byte(inner[0])):
-			return nil, nil, fmt.Errorf("%w: the field payload of the form is no JSON", ErrBody)
+			problem = "the field payload of the form is no JSON"
 		default:
-			body = []byte(inner[0])
+			return eventOf(kind, nil, []byte(inner[0]))
 		}
+		return encode(formObject(form), problem)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	if err := decoder.Decode(&payload); err != nil || isMore(decoder) {
-		switch {
-		case strings.HasSuffix(media, "json"):
-			return nil, nil, fmt.Errorf("%w: it is no JSON", ErrBody)
-		case utf8.Valid(body):
-			return encode(map[string]any{"data": string(body)})
-		default:
-			return encode(map[string]any{"data_base64": base64.StdEncoding.EncodeToString(body)})
+		if strings.HasSuffix(media, "json") {
+			problem = "it is no JSON, as its Content-Type says"
 		}
+		if utf8.Valid(body) {
+			return encode(map[string]any{"data": string(body)}, problem)
+		}
+		return encode(asBytes(body), problem)
 	}
 	if _, isObject := payload.(map[string]any); isObject {
-		return body, payload, nil
+		return body, payload, "", nil
 	}
-	return encode(map[string]any{"data": payload})
+	return encode(map[string]any{"data": payload}, "")
+}
+
+// asBytes returns the object that has any body.
+func asBytes(body []byte) map[string]any {
+	return map[string]any{"data_base64": base64.StdEncoding.EncodeToString(body)}
 }
 
 func looksLikeJSON(body []byte) bool {
@@ -331,10 +340,9 @@ func formObject(form url.Values) map[string]any {
 	return object
 }
 
-func encode(object map[string]any) (json.RawMessage, any, error) {
-	event, err := json.Marshal(object)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrBody, err)
+func encode(object map[string]any, problem string) (event json.RawMessage, payload any, problemOf string, err error) {
+	if event, err = json.Marshal(object); err != nil {
+		return nil, nil, "", fmt.Errorf("%w: %w", ErrBody, err)
 	}
-	return event, object, nil
+	return event, object, problem, nil
 }

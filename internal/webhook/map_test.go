@@ -150,36 +150,40 @@ func TestDeliveriesBecomeEvents(t *testing.T) {
 	}
 }
 
-func TestBodyThatIsNoJSONAsItSaysIsRefused(t *testing.T) {
+func TestBodyThatIsNoJSONAsItSaysIsTakenWithAProblem(t *testing.T) {
 	t.Parallel()
-	for _, body := range []string{`{"a":`, `{} {}`, `{"a":1}x`, ""} {
-		mapping := Mapping{Kind: GitHub}
-		if got, err := mapping.Map(headerOf("Content-Type", "application/json"), nil, []byte(body)); !errors.Is(err, ErrBody) {
-			t.Errorf("%q: got %s, %v, want ErrBody", body, got.Event, err)
+	for body, want := range map[string]string{
+		`{"a":`: `{"data":"{\"a\":"}`, `{} {}`: `{"data":"{} {}"}`, `{"a":1}x`: `{"data":"{\"a\":1}x"}`, "": `{"data":""}`, "{\xff": `{"data_base64":"e/8="}`,
+	} {
+		mapping := Mapping{Kind: Token}
+		got, err := mapping.Map(headerOf("Content-Type", "application/json"), nil, []byte(body))
+		if err != nil || string(got.Event) != want || len(got.Problems) != 1 || got.Problems[0] != "body: it is no JSON, as its Content-Type says" {
+			t.Errorf("%q: got %s, problems %q, %v; want %s", body, got.Event, got.Problems, err, want)
 		}
 	}
 }
 
-func TestFormWithoutThePayloadOfItsSenderIsRefused(t *testing.T) {
+func TestFormWithoutThePayloadOfItsSenderIsTakenWithAProblem(t *testing.T) {
 	t.Parallel()
 	header := headerOf("Content-Type", "application/x-www-form-urlencoded")
-	for body, want := range map[string]string{
-		"":                              "the form has no field payload",
-		"Payload=%7B%7D":                "the form has no field payload",
-		"payload=%7B%7D&payload=%7B%7D": "the form has 2 fields payload; expected one",
-		"payload=":                      "the field payload of the form is no JSON",
-		"payload=hello":                 "the field payload of the form is no JSON",
-		"payload=%7B%22a%22%3A":         "the field payload of the form is no JSON",
-		"payload=%7B%7D%7B%7D":          "the field payload of the form is no JSON",
-		"payload=%zz":                   "the field payload of the form is no JSON",
+	for body, want := range map[string][2]string{
+		"":                              {"the form has no field payload", `{}`},
+		"Payload=%7B%7D":                {"the form has no field payload", `{"Payload":"{}"}`},
+		"payload=%7B%7D&payload=%7B%7D": {"the form has 2 fields payload; expected one", `{"payload":["{}","{}"]}`},
+		"payload=":                      {"the field payload of the form is no JSON", `{"payload":""}`},
+		"payload=hello":                 {"the field payload of the form is no JSON", `{"payload":"hello"}`},
+		"payload=%7B%22a%22%3A":         {"the field payload of the form is no JSON", `{"payload":"{\"a\":"}`},
+		"payload=%7B%7D%7B%7D":          {"the field payload of the form is no JSON", `{"payload":"{}{}"}`},
+		"payload=%zz":                   {"the field payload of the form is no JSON", `{"payload":"%zz"}`},
 	} {
 		for _, kind := range []Kind{GitHub, Slack} {
-			if kind == Slack && strings.Contains(want, "has no field") {
+			if kind == Slack && strings.Contains(want[0], "has no field") {
 				continue // a command
 			}
 			mapping := Mapping{Kind: kind}
-			if got, err := mapping.Map(header, nil, []byte(body)); !errors.Is(err, ErrBody) || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s, %q: got %s, %v, want %s", kind, body, got.Event, err, want)
+			got, err := mapping.Map(header, nil, []byte(body))
+			if err != nil || string(got.Event) != want[1] || len(got.Problems) == 0 || !strings.Contains(got.Problems[0], want[0]) {
+				t.Errorf("%s, %q: got %s, problems %q, %v; want %s, and %s", kind, body, got.Event, got.Problems, err, want[1], want[0])
 			}
 		}
 	}

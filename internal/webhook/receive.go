@@ -225,12 +225,12 @@ func (h *cachedSource) mapAll(d *Delivery, now time.Time) (all []Mapped, isBatch
 }
 
 // fit makes an event one that can be stored. A field that does not fit is left out, and noted: a sender would only send it again.
-func (*cachedSource) fit(d *Delivery, mapped *Mapped, now time.Time) error {
+func (h *cachedSource) fit(d *Delivery, mapped *Mapped, now time.Time) error {
 	if mapped.Challenge != "" {
 		return nil
 	}
 	if d.Check != nil {
-		if err := d.Check(mapped.Event); err != nil {
+		if err := h.checkEvent(d, mapped); err != nil {
 			return err
 		}
 	}
@@ -244,6 +244,21 @@ func (*cachedSource) fit(d *Delivery, mapped *Mapped, now time.Time) error {
 			mapped.Problems = append(mapped.Problems, name+": has characters that cannot be stored")
 		}
 	}
+	return nil
+}
+
+// checkEvent makes sure that an event can be stored: as bytes if it cannot be as it is, with a problem. That is no way for CloudEvents, which say themselves what they have.
+func (h *cachedSource) checkEvent(d *Delivery, mapped *Mapped) error {
+	refused := d.Check(mapped.Event)
+	if refused == nil || h.mapping.Kind == CloudEvents {
+		return refused
+	}
+	event, err := json.Marshal(asBytes(d.Body))
+	if err != nil || d.Check(event) != nil { // it is too long
+		return refused
+	}
+	mapped.Event = event
+	mapped.Problems = append(mapped.Problems, "body: it is stored as bytes: "+refused.Error())
 	return nil
 }
 

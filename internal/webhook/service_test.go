@@ -2,9 +2,9 @@ package webhook_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -56,10 +56,9 @@ func TestFormOfGitHubBecomesTheEventThatItsJSONIs(t *testing.T) {
 	if e := h.claim("deploys"); e.Type != "github.push" || !isSame(t, e.Payload, []byte(payload)) {
 		t.Errorf("got %s of the type %s, want %s", e.Payload, e.Type, payload)
 	}
-	for _, body := range []string{"", "a=1", "payload=hello", body + "&" + body} {
-		_, err := h.deliver("github", fromGitHub(secret, "d2", form, body), body)
-		if _, ok := errors.AsType[*webhook.BodyError](err); !ok || !strings.Contains(err.Error(), "payload") {
-			t.Errorf("%s: %v, want a BodyError that names the field", body, err)
+	for i, body := range []string{"", "a=1", "payload=hello", body + "&" + body} { // what its sender has proven is taken as it is
+		if got, err := h.deliver("github", fromGitHub(secret, fmt.Sprint("form-", i), form, body), body); err != nil || got.Deduplicated {
+			t.Errorf("%s: %+v, %v", body, got, err)
 		}
 	}
 }
