@@ -30,7 +30,7 @@ const (
 	OutcomeDone      = "done"      // acked
 	OutcomeFailed    = "failed"    // nacked for the last time
 	OutcomeExpired   = "expired"   // its attempts were used up, or it was over age
-	OutcomeCancelled = "cancelled" // deleted before it was claimed, or purged
+	OutcomeCancelled = "cancelled" // deleted before it was claimed or while it waited for its retry, or purged
 )
 
 // Values of NewEvent.OnDuplicate.

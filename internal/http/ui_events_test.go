@@ -123,13 +123,13 @@ func TestEventPageShowsAttemptsOfAnEvent(t *testing.T) {
 	b.afresh().get("events/1").want(200).says("Leased by", "worker-7", "Mark as done…", `<span class="tag leased">running</span>`).saysNot("Run now", "Raw body")
 	long := strings.Repeat("no such mailbox <b>&", 50)
 	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":%q}`, claimed.Receipt, long)).want(200)
-	b.afresh().get("events/1").want(200).says("nacked", "<details><summary>no such mailbox &lt;b&gt;", "Mark as done…").saysNot("mailbox <b>")
+	b.afresh().get("events/1").want(200).says("nacked", "<details><summary>no such mailbox &lt;b&gt;", "Cancel…").saysNot("mailbox <b>")
 
 	claimed = h.claimOneBy(`{"worker":"worker-8"}`)
 	question := b.afresh().get("events/1/cancel").want(200).says("The worker worker-8 has it until", "its own ack is refused")
 	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":"again"}`, claimed.Receipt)).want(200)
-	b.post("events/1/cancel", url.Values{"seen": {question.hidden("seen")}}).want(409).says("The event has changed", "into history as done, because it was claimed before")
-	b.answer("events/1/cancel").want(200).says(`<span class="tag done">`, "worker-7", "worker-8")
+	b.post("events/1/cancel", url.Values{"seen": {question.hidden("seen")}}).want(409).says("The event has changed", "into history as cancelled")
+	b.answer("events/1/cancel").want(200).says(`<span class="tag cancelled">`, "worker-7", "worker-8")
 }
 
 func TestEventPageRequeuesOnce(t *testing.T) {

@@ -132,15 +132,21 @@ func confirmCancel(v *visit) (view, error) {
 		ask.Question, ask.Button = fmt.Sprintf("Mark the event %d as done?", e.ID), "Mark as done"
 		ask.Consequence = holder + " has it until " + e.VT.UTC().Format("2006-01-02 15:04:05 UTC") + ". This moves it into history as done, without a result. " +
 			"The worker is not stopped: what it does goes on, and its own ack is refused. This cannot be undone; the event can be requeued from history as a new one."
-	case e.Attempts > 0:
+	case e.Attempts > 0 && !v.isNacked(&e):
 		ask.Question, ask.Button = fmt.Sprintf("Mark the event %d as done?", e.ID), "Mark as done"
-		ask.Consequence = "This moves " + from + ", into history as done, because it was claimed before: " + ui.Count(e.Attempts, "attempt has", "attempts have") + " ended without success. " +
+		ask.Consequence = "This moves " + from + ", into history as done, because the lease of its last attempt has ended and nobody has given it back. " +
 			"This cannot be undone; the event can be requeued from history as a new one."
 	default:
 		ask.Question, ask.Button = fmt.Sprintf("Cancel the event %d?", e.ID), "Cancel the event"
 		ask.Consequence = "This moves " + from + ", into history as cancelled: no worker gets it. This cannot be undone; the event can be requeued from history as a new one."
 	}
 	return view{name: "confirm", title: ask.Question, nav: "queues", body: ask}, nil
+}
+
+// isNacked reports whether the last attempt at an event has ended by a nack.
+func (v *visit) isNacked(e *client.Event) bool {
+	attempts, err := v.api.ListAttempts(v.r.Context(), e.ID)
+	return err == nil && len(attempts) > 0 && attempts[len(attempts)-1].Outcome == "nacked"
 }
 
 // standing is what a question about an event depends on.
