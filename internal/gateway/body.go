@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 
@@ -46,11 +45,22 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 	} else {
 		return nil, noMemory()
 	}
-	r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(text)), int64(len(text)), nil
+	r.Body, r.ContentLength, r.TransferEncoding = newBody(text), int64(len(text)), nil
 	r.Header.Del("Expect") // it was answered
 	c.body, c.isRead = text, true
 	return text, nil
 }
+
+// A wholeBody is a body that was read. It can be read again.
+type wholeBody struct {
+	*bytes.Reader
+	text []byte
+}
+
+func newBody(text []byte) *wholeBody { return &wholeBody{bytes.NewReader(text), text} }
+
+// Close implements io.Closer.
+func (*wholeBody) Close() error { return nil }
 
 // forgetBody says that nothing uses the body of the request of c any more.
 func (g *Gateway) forgetBody(c *call) {
@@ -105,7 +115,7 @@ func cutOff(err error) error {
 func withBody(r *http.Request, body []byte) *http.Request {
 	other := new(http.Request)
 	*other = *r
-	other.Body, other.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	other.Body, other.ContentLength = newBody(body), int64(len(body))
 	return other
 }
 

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -59,7 +58,7 @@ func (c *call) partOf(r *http.Request, method, path string, query url.Values, bo
 		Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: r.RemoteAddr,
 	}
 	if body != nil {
-		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		out.Body, out.ContentLength = newBody(body), int64(len(body))
 	} else {
 		header.Del("Content-Type")
 	}

@@ -178,7 +178,12 @@ func (g *Gateway) try(c *call, to *cell, r *http.Request) (*http.Response, error
 			out.Header = r.Header.Clone()
 			out.Header["Origin"] = []string{to.origin}
 		}
-		if r.Body != nil {
+		if whole, ok := r.Body.(*wholeBody); ok {
+			out.Body = newBody(whole.text)
+			if r.Header["Idempotency-Key"] == nil && r.Header["X-Idempotency-Key"] == nil { // else net/http would repeat what may have taken effect
+				out.GetBody = func() (io.ReadCloser, error) { return newBody(whole.text), nil } // of a connection that was closed before anything was written
+			}
+		} else if r.Body != nil {
 			out.Body = io.NopCloser(r.Body) // it stays open, as a connection that was refused is tried again
 		}
 		resp, err := to.transport.RoundTrip(out)
