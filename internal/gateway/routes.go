@@ -255,7 +255,7 @@ func (g *Gateway) routed(found *route) http.Handler {
 		if err == nil {
 			_, err = g.peek(c, r, g.cfg.MaxBody)
 		}
-		if err == nil && c.answer == nil && found != nil && found.places {
+		if err == nil && c.answer == nil && found != nil && found.places && (only == nil || c.only != nil) {
 			err = g.checkPlaces(c, r)
 		}
 		if err == nil && c.answer != nil {

@@ -38,7 +38,7 @@ var differences = []difference{
 	{suite: suiteHTTP, test: "TestCallsThatNeedAnIDSayThatThereAreNone", why: "the server is another cell than home, which a gateway cannot be without"},
 	{suite: suiteHTTP, test: "TestCellSaysWhichIDsItGivesOut", why: "the same"},
 	{suite: suiteHTTP, test: "TestIDsAtTheEndsOfACellWorkEverywhere", why: "the same"},
-	{suite: suiteHTTP, test: "TestQueueIsSetAsOnTheCellThatItsCopyIsOf", why: "the same"},
+	{suite: suiteHTTP, test: "TestQueuesAreSetAsAtHome", why: "the same"},
 	{suite: suiteHTTP, test: "TestEveryDocumentedResponseIsReturned", why: "queues are placed on cell 1, which the gateway was not told of: it refuses that, and home alone would not"},
 	{suite: suiteHTTP, test: "TestEveryCallExceptHealthChecksRequiresTheKey", behind: oneCell, why: "the same: after that the gateway has no cell to ask who may call about the queue"},
 	{suite: suiteHTTP, test: "TestCallsAreAnswered503WhenTheSchemaHasMovedBeyondTheProgram", why: "a gateway asks home whether the caller may see its version"},
@@ -47,6 +47,7 @@ var differences = []difference{
 	{suite: suiteHTTP, test: "TestPagesOfOtherOriginsSendNoForms", behind: oneCell, why: "the gateway refuses other origins itself, with a problem and not with a page"},
 
 	{suite: suiteHTTP, test: "TestQueueIsPlacedOnceByWhoeverUsesItFirst", behind: severalCells, why: "queues that home has from before there were other cells stay there: here the gateway has placed them before"},
+	{suite: suiteHTTP, test: "TestQueueOfHomeIsMovedByItsFirstPlacement", behind: severalCells, why: "the gateway was not told of the cells that queues are placed on"},
 	{suite: suiteHTTP, test: "TestQueuesOfACellAreThoseWithEvents", behind: severalCells, why: "a cell is asked for its queues, and the gateway has placed them on several"},
 	{suite: suiteHTTP, test: "TestAuditSaysWhoManagedWhat", behind: severalCells, why: "what was done on other cells than home is in their audit"},
 	{suite: suiteHTTP, test: "TestCallsForUndeclaredQueuesAreRefused", behind: severalCells, why: "each cell suggests names of the queues that it has"},

@@ -424,8 +424,12 @@ func TestQueueIsPlacedOnceByWhoeverUsesItFirst(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	place := func(queue string, cell int) []int {
-		got := decode[struct{ Cells []int }](h.call("POST", "/queues/"+queue+"/placement", fmt.Sprintf(`{"cell":%d}`, cell)).want(http.StatusOK))
-		return got.Cells
+		got := h.call("POST", "/queues/"+queue+"/placement", fmt.Sprintf(`{"cell":%d}`, cell))
+		if got.status != http.StatusOK {
+			t.Errorf("placing %s on %d: %d %s", queue, cell, got.status, got.body)
+			return nil
+		}
+		return decode[struct{ Cells []int }](got).Cells
 	}
 	answers := make(chan []int, 8)
 	for i := range cap(answers) {
