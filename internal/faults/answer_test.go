@@ -180,7 +180,7 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
-	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready count_redrives declared_queues dropped_push_deliveries dropped_source_deliveries event_errors event_queues event_traces expansion_start find_ended get_cell get_placement key_versions list_cells listed_cells list_waiting_queues read_queue_copy list_placements placement_versions queue_waits read_key_copies
+	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready count_redrives declared_queues dropped_push_deliveries dropped_source_deliveries event_errors event_queues event_traces expansion_start find_ended get_cell get_placement key_versions list_cells listed_cells list_waiting_queues queue_versions read_queue_copies list_placements placement_versions queue_waits read_key_copies
 	first_events get_event get_group get_identity get_log_settings get_owner get_published get_queue get_raw_body get_redrive get_route get_schedule
 	history_stats is_key_required last_occurrences last_published list_api_keys list_attempts list_audit list_events list_executions list_failures list_filters list_group_samples list_groups
 	list_history list_holders list_occurrences list_owners list_processes list_proof_fields list_push_deliveries list_pushers list_pushes list_redrives list_schedules list_sealed
