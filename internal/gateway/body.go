@@ -40,11 +40,10 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 	case err != nil:
 		return nil, cutOff(err)
 	}
-	if n := int64(len(text)); g.shares.take(c.holder, n) {
-		c.shared = n
-	} else {
+	if !g.shares.take(c.holder, int64(len(text))) {
 		return nil, noMemory()
 	}
+	c.shared = int64(len(text))
 	r.Body, r.ContentLength, r.TransferEncoding = newBody(text), int64(len(text)), nil
 	r.Header.Del("Expect") // it was answered
 	c.body, c.isRead = text, true
@@ -64,11 +63,11 @@ func (*wholeBody) Close() error { return nil }
 
 // forgetBody says that nothing uses the body of the request of c any more.
 func (g *Gateway) forgetBody(c *call) {
-	c.hold.Release()
 	if c.shared > 0 {
 		g.shares.give(c.holder, c.shared)
 		c.shared = 0
 	}
+	c.hold.Release() // after the share, so that shares never come to more than the budget
 }
 
 // takeMemory takes n more bytes for answers of cells to parts of c.

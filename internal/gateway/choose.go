@@ -104,20 +104,6 @@ func (g *Gateway) unknownCell(number int) error {
 	return away(number, "Cell "+strconv.Itoa(number)+" is needed for this call, and this gateway was not told of it (QUEUED_CELLS). Nothing was done.", nil)
 }
 
-// toQueue sets the target to the leading cell of a queue: home if it is placed nowhere, where it may have been before there was a gateway.
-func (g *Gateway) toQueue(c *call, queue string) error {
-	c.target = g.home()
-	if !isQueue(queue) { // home says what is wrong, and has the service's own
-		return nil
-	}
-	c.queue = queue
-	p, err := g.placed(queue)
-	if p != nil {
-		c.target, err = g.leadingCell(p)
-	}
-	return err
-}
-
 // leadingCell returns the cell of a placement that answers about its push: the first one; home, of a queue that is on all.
 func (g *Gateway) leadingCell(p *placement) (*cell, error) {
 	if p.Cells == nil {
@@ -129,9 +115,19 @@ func (g *Gateway) leadingCell(p *placement) (*cell, error) {
 	return nil, g.unknownCell(p.Cells[0])
 }
 
-// byPathQueue is for calls about the queue in the path.
+// byPathQueue is for calls about the queue in the path: of its leading cell, or home if it is placed nowhere, where it may have been before there was a gateway.
 func byPathQueue(g *Gateway, c *call, r *http.Request) error {
-	return g.toQueue(c, pathValue(r, "name"))
+	queue := pathValue(r, "name")
+	c.target = g.home()
+	if !isQueue(queue) { // home says what is wrong, and has the service's own
+		return nil
+	}
+	c.queue = queue
+	p, err := g.placed(queue)
+	if p != nil {
+		c.target, err = g.leadingCell(p)
+	}
+	return err
 }
 
 // chooseInsert is for an event, with the queue in the query.

@@ -255,7 +255,6 @@ func (g *Gateway) pushWithin(ctx context.Context, at *cell, of subject, limit ti
 		at.fallBehind(fmt.Errorf("it could not be given the keys of home: %w", err))
 	default:
 		at.log.Warn().Func(failure.Of(err)).Msgf("the cell has not taken the %s of home yet", of)
-		at.levels[of].wakeUp()
 	}
 	return err
 }
@@ -272,6 +271,7 @@ func (g *Gateway) spread(ctx context.Context, of subject) (missing []int) {
 			if at.isUp() && g.pushWithin(ctx, at, of, spreadTime) == nil {
 				return
 			}
+			at.levels[of].wakeUp()
 			mu.Lock()
 			defer mu.Unlock()
 			missing = append(missing, at.number)

@@ -28,7 +28,7 @@ func deleteQueue(g *Gateway, c *call, r *http.Request) error {
 // answerDelete deletes a queue at home, and then on the others. What a cell would refuse is refused before anything is deleted: that there are events, or leases.
 func (g *Gateway) answerDelete(c *call, r *http.Request, holders, others []*cell) error {
 	// Who may not delete the queue is told so, and learns nothing else.
-	if err := g.rehearse(r.Context(), c, g.home(), c.partWith(r, nil)); !isAnswer(err, http.StatusPreconditionFailed) && !isAnswer(err, http.StatusNotFound) {
+	if err := g.rehearse(r.Context(), c, g.home(), c.deletion(r)); !isAnswer(err, http.StatusPreconditionFailed) && !isAnswer(err, http.StatusNotFound) {
 		return err
 	}
 	waiting, leased := int64(0), int64(0)
@@ -47,15 +47,14 @@ func (g *Gateway) answerDelete(c *call, r *http.Request, holders, others []*cell
 		return refuse(queueNotEmpty, "The queue has events: %d. Send ?purge=true to move them into history as cancelled, or move them to another queue first.", waiting)
 	}
 
-	var done struct {
+	type deleted struct {
 		Purged int64 `json:"purged"`
 	}
+	var done deleted
 	var answer *http.Response // the first success
 	add := func(part *part) error {
+		var one deleted
 		text, err := g.success(c, part)
-		var one struct {
-			Purged int64 `json:"purged"`
-		}
 		if err == nil {
 			err = json.Unmarshal(text, &one)
 		}
@@ -65,12 +64,18 @@ func (g *Gateway) answerDelete(c *call, r *http.Request, holders, others []*cell
 		done.Purged += one.Purged
 		return err
 	}
-	absent := add(g.ask(r.Context(), c, g.home(), c.partWith(r, nil)))
+	ofHome := c.deletion(r)
+	ofHome.Header["If-None-Match"] = r.Header["If-None-Match"]
+	absent := add(g.ask(r.Context(), c, g.home(), ofHome))
 	if absent != nil && !isAnswer(absent, http.StatusNotFound) {
 		return absent
 	}
 	var missing []int
-	for _, part := range g.askEach(r.Context(), c, others, func(*cell) *http.Request { return withoutConditions(c.partWith(r, nil)) }) {
+	for _, part := range g.askEach(r.Context(), c, others, func(*cell) *http.Request {
+		part := c.deletion(r)
+		part.Header.Del("If-Match") // which home has checked
+		return part
+	}) {
 		err := add(part)
 		switch {
 		case err == nil || isAnswer(err, http.StatusNotFound):
@@ -86,9 +91,7 @@ func (g *Gateway) answerDelete(c *call, r *http.Request, holders, others []*cell
 	if answer == nil {
 		return away(missing[0], "The queue could not be deleted on every cell that holds a part of it. Retry.", nil)
 	}
-	missing = append(missing, g.spread(r.Context(), ofSettings)...)
-	slices.Sort(missing)
-	c.missing(slices.Compact(missing))
+	c.missing(append(missing, g.spread(r.Context(), ofSettings)...))
 	text, err := json.Marshal(done)
 	if err != nil {
 		return err
@@ -97,21 +100,11 @@ func (g *Gateway) answerDelete(c *call, r *http.Request, holders, others []*cell
 	return nil
 }
 
-// partWith returns a request to one of several cells with another body, and the conditions of the caller.
-func (c *call) partWith(r *http.Request, body []byte) *http.Request {
-	part := c.partOf(r, r.Method, r.URL.EscapedPath(), nil, body)
+// deletion returns the request to a cell to delete its part of a queue.
+func (c *call) deletion(r *http.Request) *http.Request {
+	part := c.partOf(r, r.Method, r.URL.EscapedPath(), nil, nil)
 	part.URL.RawQuery = r.URL.RawQuery // cells refuse what is malformed
-	if values := r.Header["If-None-Match"]; len(values) > 0 {
-		part.Header["If-None-Match"] = values
-	}
 	return part
-}
-
-// withoutConditions removes those of a request.
-func withoutConditions(r *http.Request) *http.Request {
-	r.Header.Del("If-Match")
-	r.Header.Del("If-None-Match")
-	return r
 }
 
 // writeAs answers a call with the answer of a cell, whose body was read or made anew.

@@ -79,7 +79,7 @@ type Gateway struct {
 	turns      sync.Map                       // *atomic.Uint64 by turnOf: how often the cells of a queue that is spread had their turn
 	waits      claimWaits
 	budget     *body.Budget // memory of bodies of requests
-	shares     pool         // of that, without a limit in all
+	shares     pool         // of that, among callers
 	answers    pool         // memory of cells' answers to parts of calls
 	waiting    pool         // calls that wait, and streams, at all cells
 	proxy      *httputil.ReverseProxy
@@ -110,7 +110,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.budget = body.NewBudget(body.Config{Limit: cfg.MaxBodyMemory, Largest: cfg.MaxBody, Unverified: cfg.MaxBody})
 	g.waiting.limit = 3 * cmp.Or(cfg.files, openFiles()) / 8 // of two files each, and a quarter is for others
-	g.shares.limit, g.shares.isForEach, g.answers.limit = cfg.MaxBodyMemory, true, cfg.MaxBodyMemory
+	g.shares.limit, g.answers.limit = cfg.MaxBodyMemory, cfg.MaxBodyMemory
 	g.claims = g.rounds.Loop("claiming from cells in turn")
 	g.drain, g.drained = context.WithCancel(context.Background())
 	for number, base := range cfg.Cells {

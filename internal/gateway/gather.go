@@ -132,5 +132,5 @@ func (c *call) missing(numbers []int) {
 	if len(numbers) == 0 {
 		return
 	}
-	c.Header().Set(unavailableHeader, strings.Join(textsOf(slices.Sorted(slices.Values(numbers))), ", "))
+	c.Header().Set(unavailableHeader, strings.Join(textsOf(slices.Compact(slices.Sorted(slices.Values(numbers)))), ", "))
 }

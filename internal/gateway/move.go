@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -105,7 +104,7 @@ func (g *Gateway) checkKnown(ctx context.Context, cells cellSet) error {
 		Cells []listed `json:"cells"`
 	}
 	if err := g.home().do(ctx, http.MethodGet, "/cells", g.home().ownHeader(), nil, &list); err != nil {
-		return away(home, fmt.Sprintf("Home, cell 0, which may know of cell %d, has not said so. Nothing was done; retry.", number), errors.New(err.Error()))
+		return away(home, fmt.Sprintf("Home, cell 0, which may know of cell %d, has not said so. Nothing was done; retry.", number), err)
 	}
 	if slices.ContainsFunc(list.Cells, func(l listed) bool { return l.Cell == number && l.URL != nil }) {
 		return away(number, fmt.Sprintf("The gateway does not know cell %d yet, which home lists. Nothing was done; retry.", number), nil)
@@ -129,7 +128,7 @@ func (g *Gateway) makeReady(ctx context.Context, queue string, cells cellSet) er
 			err = g.pushWithin(ctx, at, ofSettings, spreadTime)
 		}
 		if err != nil {
-			return away(at.number, fmt.Sprintf("The queue cannot be placed on cell %d, which cannot be used, or has not taken the settings of queues from home. Nothing was done.", at.number), errors.New(err.Error()))
+			return away(at.number, fmt.Sprintf("The queue cannot be placed on cell %d, which cannot be used, or has not taken the settings of queues from home. Nothing was done.", at.number), err)
 		}
 	}
 	return nil

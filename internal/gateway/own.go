@@ -94,7 +94,7 @@ func (g *Gateway) admit(c *call, r *http.Request, scopes ...string) error {
 
 // unknownCaller is the problem of a caller that home cannot be asked about. Home's own answer is no answer to the caller.
 func unknownCaller(err error) error {
-	return away(home, "Home, cell 0, which knows the callers, does not answer. Retry.", errors.New(err.Error()))
+	return away(home, "Home, cell 0, which knows the callers, does not answer. Retry.", err)
 }
 
 // recognize finds out whether home knows the caller of r, for what the call may hold: home is asked once a minute, and its last word counts for a while if it does not answer. What a caller may

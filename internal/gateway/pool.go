@@ -18,8 +18,7 @@ var (
 
 // A pool is places or bytes that callers share. One caller holds three quarters at most.
 type pool struct {
-	limit     int64
-	isForEach bool // there is no limit in all
+	limit int64
 
 	mu   sync.Mutex
 	used int64
@@ -38,7 +37,7 @@ func (p *pool) share(h holder) int64 {
 func (p *pool) take(h holder, n int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.isForEach && p.used+n > p.limit || p.held[h]+n > p.share(h) {
+	if p.used+n > p.limit || p.held[h]+n > p.share(h) {
 		return false
 	}
 	if p.held == nil {

@@ -60,9 +60,6 @@ func (p *problem) Error() string {
 	return text
 }
 
-// Unwrap returns the cause.
-func (p *problem) Unwrap() error { return p.cause }
-
 // refuse returns a problem.
 func refuse(t problemType, format string, args ...any) *problem {
 	return &problem{problemType: t, detail: fmt.Sprintf(format, args...)}

@@ -138,6 +138,16 @@ func TestQueuesAreSetAtHomeAndOnAllCells(t *testing.T) {
 	}
 	fakes[2].settings.fail(0)
 	e.until("the cell is set", func() bool { return strings.Contains(fakes[2].settings.get("q"), "6") })
+	// A queue that home alone holds is deleted in the same way.
+	fakes[0].put(placement{Queue: "before", Cells: []int{0}})
+	fakes[0].mux.HandleFunc("DELETE /queues/before", func(http.ResponseWriter, *http.Request) { fakes[0].settings.set("before", "null") })
+	e.until("the gateway knows where it is", func() bool { p, _ := e.gateway.placements.get("before"); return p != nil })
+	e.want(http.StatusOK, "", "DELETE", "/queues/before", "")
+	for _, f := range fakes[1:] {
+		if got := f.settings.get("before"); got != "null" {
+			t.Errorf("once the queue is deleted cell %d has %q", f.number, got)
+		}
+	}
 	// What is set at home itself comes, too.
 	fakes[0].settings.set("q", "null")
 	e.until("the cells follow", func() bool { return fakes[1].settings.get("q") == "null" && fakes[2].settings.get("q") == "null" })
