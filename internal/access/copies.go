@@ -3,12 +3,10 @@ package access
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -23,14 +21,7 @@ type CopiesParams struct {
 }
 
 // A CopiesPage is copies of keys, in the order of their latest changes. A copy has the hashes and verifiers of the texts of its key, and is what PutCopies takes.
-type CopiesPage struct {
-	Copies []json.RawMessage
-	Next   string // cursor of the next page; empty: this is the last one
-	// Version and Epoch of the first page are those to follow changes from when all pages are read.
-	Version    int64
-	Epoch      string
-	IsComplete bool // the pages are all keys that there are
-}
+type CopiesPage = pg.CopiesPage
 
 // Copies returns copies of keys. Where it goes on from a version, it waits until a key has changed since, for Wait at most. It fails with ErrBadCursor or
 // ErrQueryTimeout.
@@ -65,7 +56,7 @@ func (s *Service) copies(ctx context.Context, p CopiesParams) (page CopiesPage, 
 		if cursor.ID != nil {
 			after = *cursor.ID
 		} else {
-			page.IsComplete = after == 0 || after > page.Version || p.Epoch != "" && p.Epoch != page.Epoch
+			page.IsComplete = page.BeginsAnew(after, p.Epoch, math.MinInt64)
 		}
 		if page.IsComplete {
 			after = math.MinInt64
@@ -77,8 +68,9 @@ func (s *Service) copies(ctx context.Context, p CopiesParams) (page CopiesPage, 
 			return err
 		}
 		found, page.Next = pg.Cut(found, size, "copies", func(c *copied) pg.Cursor { return pg.Cursor{ID: &c.Change} })
-		for _, c := range found {
-			page.Copies = append(page.Copies, c.Copy)
+		page.Copies = make([]json.RawMessage, len(found)) // not nil, also if there are none
+		for i, c := range found {
+			page.Copies[i] = c.Copy
 		}
 		return nil
 	})
@@ -109,10 +101,8 @@ type PutCopiesParams struct {
 	IsFirst       bool // there must not have been a key before, and there has to be a live admin key then
 }
 
-// A StaleCopiesError is why copies are not taken: they are of another epoch than those before. Who has asked home since knows which counts.
-type StaleCopiesError struct{ Current string }
-
-func (e *StaleCopiesError) Error() string { return "copies are taken of the epoch " + e.Current }
+// A StaleCopiesError is why copies are not taken.
+type StaleCopiesError = pg.StaleCopiesError
 
 // PutCopies puts copies of keys of home on this cell, each on its own. They may come in any order, and more than once. It fails with a *StaleCopiesError, ErrNotFirst, ErrLastAdmin and an *InvalidError.
 func (s *Service) PutCopies(ctx context.Context, p PutCopiesParams) ([]PutCopy, error) {
@@ -132,8 +122,8 @@ func (s *Service) PutCopies(ctx context.Context, p PutCopiesParams) ([]PutCopy, 
 		found, err = pg.Collect[row](rows)
 		return err
 	})
-	if state, ok := errors.AsType[*pgconn.PgError](err); ok && state.Code == "QD075" {
-		return nil, &StaleCopiesError{state.Detail}
+	if stale := pg.StaleCopies(err); stale != nil {
+		return nil, stale
 	}
 	if err != nil {
 		return nil, wrap("putting copies of keys", err)

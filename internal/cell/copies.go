@@ -3,10 +3,8 @@ package cell
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -22,14 +20,7 @@ type SettingsParams struct {
 
 // A SettingsPage is copies of settings of queues, by the queues' names. A copy has the policy and the push, with sealed secrets, and is what PutSettings takes. Those of a queue whose settings have changed while
 // they were read may come again.
-type SettingsPage struct {
-	Copies []json.RawMessage
-	Next   string // cursor of the next page; empty: this is the last one
-	// Version and Epoch of the first page are those to follow changes from when all pages are read.
-	Version    int64
-	Epoch      string
-	IsComplete bool // the pages are all settings that there are
-}
+type SettingsPage = pg.CopiesPage
 
 // Settings returns copies of settings of queues. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) Settings(ctx context.Context, p SettingsParams) (page SettingsPage, err error) {
@@ -47,8 +38,7 @@ func (s *Service) Settings(ctx context.Context, p SettingsParams) (page Settings
 		}
 		since := cursor.ID
 		if p.Cursor == "" {
-			page.IsComplete = p.AfterVersion == 0 || p.AfterVersion > page.Version || p.Epoch != "" && p.Epoch != page.Epoch
-			if !page.IsComplete {
+			if page.IsComplete = page.BeginsAnew(p.AfterVersion, p.Epoch, 0); !page.IsComplete {
 				since = &p.AfterVersion
 			}
 		}
@@ -59,8 +49,9 @@ func (s *Service) Settings(ctx context.Context, p SettingsParams) (page Settings
 			return err
 		}
 		found, page.Next = pg.Cut(found, size, "settings", func(c *copied) pg.Cursor { return pg.Cursor{ID: since, Name: &c.Queue} })
-		for _, c := range found {
-			page.Copies = append(page.Copies, c.Copy)
+		page.Copies = make([]json.RawMessage, len(found)) // not nil, also if there are none
+		for i, c := range found {
+			page.Copies[i] = c.Copy
 		}
 		return nil
 	})
@@ -82,12 +73,7 @@ type PutCopy struct {
 	Reason string // why it was refused
 }
 
-// A StaleCopiesError is why copies are not taken: they are of another epoch than those before. Who has asked home since knows which counts.
-type StaleCopiesError struct{ Current string }
-
-func (e *StaleCopiesError) Error() string { return "copies are taken of the epoch " + e.Current }
-
-// PutSettings puts copies of settings of home on this cell, each on its own. They may come in any order, and more than once. It fails with a *StaleCopiesError and an *InvalidError.
+// PutSettings puts copies of settings of home on this cell, each on its own. They may come in any order, and more than once. It fails with a *pg.StaleCopiesError and an *InvalidError.
 func (s *Service) PutSettings(ctx context.Context, p PutSettingsParams) (put []PutCopy, err error) {
 	body, err := json.Marshal(append([]json.RawMessage{}, p.Copies...))
 	if err != nil {
@@ -98,8 +84,8 @@ func (s *Service) PutSettings(ctx context.Context, p PutSettingsParams) (put []P
 		put, err = pg.Collect[PutCopy](rows)
 		return err
 	})
-	if state, ok := errors.AsType[*pgconn.PgError](err); ok && state.Code == "QD075" {
-		return nil, &StaleCopiesError{state.Detail}
+	if stale := pg.StaleCopies(err); stale != nil {
+		return nil, stale
 	}
 	return put, wrap("putting copies of settings", err)
 }

@@ -103,7 +103,7 @@ func (s *Service) placements(ctx context.Context, p PlacementsParams) (page Plac
 		if cursor.ID != nil {
 			after = *cursor.ID
 		} else {
-			page.IsComplete = after == 0 || after < floor || after > page.Version || p.Epoch != "" && p.Epoch != page.Epoch
+			page.IsComplete = page.BeginsAnew(after, p.Epoch, floor)
 		}
 		if page.IsComplete {
 			after = 0

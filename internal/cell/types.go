@@ -179,9 +179,8 @@ type PlacementsParams struct {
 type PlacementsPage struct {
 	Placements []Placement
 	Cells      []Followed // that are listed; on the first page
-	Next       string     // cursor of the next page; empty: this is the last one
-	// Version and Epoch of the first page are those to follow changes from when all pages are read.
-	Version    int64
-	Epoch      string
-	IsComplete bool // the pages are all placements that there are: what the caller knows besides is not so any more
+	Changes
 }
+
+// Changes is what a page of a listing of changes has besides its elements.
+type Changes = pg.Changes

@@ -245,11 +245,11 @@ func provokeQueueCopies(h *environment) {
 		`"policy":7`, `"policy":{"max_attempts":0}`, `"policy":{"max_attempts":"x"}`, `"policy":{"delay":"long"}`, `"policy":{"nonsense":1}`, `"policy":{},"push":7`, `"policy":{},"push":{}`,
 		`"policy":{},"push":{"secrets":[]}`, `"policy":{},"push":{"secrets":[{"secret":"xyz"}]}`, `"policy":{"dead_letter":{"queue":"copied"}}`, `"policy":{},"nonsense":1`,
 	} {
-		if got := put(`{"queue":"copied",` + copied + `}`); got.Result != refusedCopy || got.Code != "validation_failed" || got.Detail == "" {
+		if got := put(`{"queue":"copied",` + copied + `}`); got.Result != access.CopyRefused || got.Code != "validation_failed" || got.Detail == "" {
 			h.t.Errorf("%s: %+v", copied, got)
 		}
 	}
-	if got := put(`{"queue":"queued.x","policy":{}}`); got.Result != refusedCopy {
+	if got := put(`{"queue":"queued.x","policy":{}}`); got.Result != access.CopyRefused {
 		h.t.Errorf("a queue of the service: %+v", got)
 	}
 	if got := put(`{"queue":"copied","policy":{},"push":{"secrets":[{"secret":"0a"}]}}`); got.Code != "sealing_unavailable" {
@@ -586,7 +586,7 @@ func TestTimesOfSecretsInTheCopyOfAQueueAreBounded(t *testing.T) {
 			if hostile.Queues = []json.RawMessage{json.RawMessage(text)}; text == string(copied.Queues[0]) {
 				t.Fatalf("there is no %s in %s", member, text)
 			}
-			if got := to.putSettings(hostile, ""); got != refusedCopy {
+			if got := to.putSettings(hostile, ""); got != access.CopyRefused {
 				t.Errorf("a secret with the %s %s: %s", member, value, got)
 			}
 			if got := to.settingsOf(""); len(got.Queues) > 0 {

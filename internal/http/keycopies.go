@@ -27,10 +27,7 @@ func (s *Server) listKeyCopies(r *http.Request, req listKeyCopiesRequest) (reply
 	if err == nil && len(page.Copies) > 0 && logOf(r).grant.IsOpen { // another process has made a key seconds ago
 		err = challenge(r, access.ErrUnauthorized)
 	}
-	if page.Copies == nil {
-		page.Copies = []json.RawMessage{}
-	}
-	return reply{body: listKeyCopiesResponse{page.Copies, followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete}}}, err
+	return reply{body: listKeyCopiesResponse{page.Copies, followedOf(page.Changes)}}, err
 }
 
 type putKeyCopiesRequest struct {

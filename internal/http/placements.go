@@ -201,6 +201,10 @@ type followed struct {
 	Complete bool    `json:"complete"`
 }
 
+func followedOf(c cell.Changes) followed {
+	return followed{nextOf(c.Next), c.Version, c.Epoch, c.IsComplete}
+}
+
 type listPlacementsRequest struct {
 	following
 	Wait   time.Duration `query:"wait" validate:"min=0s,max=1m"`
@@ -241,6 +245,6 @@ func (s *Server) listPlacements(r *http.Request, req listPlacementsRequest) (rep
 		})
 	}
 	return reply{body: listPlacementsResponse{
-		convert(page.Placements, placementOf), cells, s.svc.KeyRetention().Milliseconds(), followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete},
+		convert(page.Placements, placementOf), cells, s.svc.KeyRetention().Milliseconds(), followedOf(page.Changes),
 	}}, err
 }

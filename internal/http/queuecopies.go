@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/http/problem"
 )
@@ -23,10 +24,7 @@ type listQueueCopiesResponse struct {
 // listQueueCopies returns what queues are set to on this cell, for gateways, which have them be set so on others.
 func (s *Server) listQueueCopies(r *http.Request, req listQueueCopiesRequest) (reply, error) {
 	page, err := s.cells.Settings(r.Context(), cell.SettingsParams{AfterVersion: req.AfterVersion, Epoch: req.Epoch, Limit: req.Limit, Cursor: req.Cursor, Queue: req.Queue})
-	if page.Copies == nil {
-		page.Copies = []json.RawMessage{}
-	}
-	return reply{body: listQueueCopiesResponse{page.Copies, followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete}}}, err
+	return reply{body: listQueueCopiesResponse{page.Copies, followedOf(page.Changes)}}, err
 }
 
 type putQueueCopiesRequest struct {
@@ -49,9 +47,6 @@ type putQueueCopiesResponse struct {
 	Epoch  *string        `json:"epoch"` // that copies are taken of; null: these were put by hand
 }
 
-// refusedCopy is what became of a copy that was refused.
-const refusedCopy = "refused"
-
 // putQueueCopies takes copies of the settings of queues at home: of those with a push, whose secrets this server can open.
 func (s *Server) putQueueCopies(r *http.Request, req putQueueCopiesRequest) (reply, error) {
 	if err := checkCopies("#/queues", len(req.Queues), req.Epoch, req.Complete); err != nil {
@@ -64,7 +59,7 @@ func (s *Server) putQueueCopies(r *http.Request, req putQueueCopiesRequest) (rep
 		queue, err := s.checkQueueCopy(copied)
 		if err != nil {
 			p := problem.Of(err)
-			body.Queues[i] = putQueueCopy{nextOf(queue), refusedCopy, p.Type.Code, p.Detail}
+			body.Queues[i] = putQueueCopy{nextOf(queue), access.CopyRefused, p.Type.Code, p.Detail}
 			put.IsComplete = false // as what the cell has of it stays
 			continue
 		}
@@ -72,16 +67,16 @@ func (s *Server) putQueueCopies(r *http.Request, req putQueueCopiesRequest) (rep
 		put.Copies = append(put.Copies, copied)
 	}
 	results, err := s.cells.PutSettings(r.Context(), put)
-	if stale, ok := errors.AsType[*cell.StaleCopiesError](err); ok {
+	if stale, ok := errors.AsType[*access.StaleCopiesError](err); ok {
 		return reply{body: putQueueCopiesResponse{[]putQueueCopy{}, &stale.Current}}, nil
 	}
 	applied := 0
 	for i, one := range results {
 		out := putQueueCopy{Queue: nextOf(one.Queue), Result: one.Result, Detail: one.Reason}
 		switch one.Result {
-		case refusedCopy:
+		case access.CopyRefused:
 			out.Code = problem.ValidationFailed.Code
-		case "applied":
+		case access.CopyApplied:
 			applied++
 		}
 		body.Queues[taken[i]] = out
