@@ -284,6 +284,28 @@ func (c *Client) DeletePlacement(ctx context.Context, queue string, ifVersion in
 	return err
 }
 
+// allChanges reads all pages of a listing of changes as one: the first, which says what to go on from, with the elements of all. parts returns those of a page, and its Next.
+func allChanges[P, T any](ctx context.Context, c *Client, listing Request, parts func(page *P) (*[]T, **string)) (P, error) {
+	var all P
+	elements, next := parts(&all)
+	for isFirst := true; ; isFirst = false {
+		var page P
+		if _, err := c.Do(ctx, listing, &page); err != nil {
+			return *new(P), err
+		}
+		more, following := parts(&page)
+		if isFirst {
+			all = page
+		} else {
+			*elements, *next = append(*elements, *more...), *following
+		}
+		if *next == nil {
+			return all, nil
+		}
+		listing.Query.Set("cursor", **next)
+	}
+}
+
 // PlacementFilter says which changes of placements to list; its zero value is all placements.
 type PlacementFilter struct {
 	// AfterVersion and Epoch are those of an earlier listing: only what has changed since.
@@ -327,23 +349,7 @@ type Placements struct {
 
 // ListPlacements returns placements, all pages of them.
 func (c *Client) ListPlacements(ctx context.Context, filter PlacementFilter) (Placements, error) {
-	var all Placements
-	query := queryOf(filter)
-	for first := true; ; first = false {
-		var page Placements
-		if _, err := c.Do(ctx, Request{Path: "/placements", Query: query, Wait: filter.Wait}, &page); err != nil {
-			return Placements{}, err
-		}
-		if first {
-			all = page
-		} else {
-			all.Placements = append(all.Placements, page.Placements...)
-		}
-		if all.Next = page.Next; all.Next == nil {
-			return all, nil
-		}
-		query.Set("cursor", *page.Next)
-	}
+	return allChanges(ctx, c, Request{Path: "/placements", Query: queryOf(filter), Wait: filter.Wait}, func(page *Placements) (*[]Placement, **string) { return &page.Placements, &page.Next })
 }
 
 // KeyCopyFilter says which changes of keys to read; its zero value is all keys.
@@ -370,23 +376,7 @@ type KeyCopies struct {
 
 // ListKeyCopies returns copies of keys, all pages of them, for [Client.PutKeyCopies] on another cell.
 func (c *Client) ListKeyCopies(ctx context.Context, filter KeyCopyFilter) (KeyCopies, error) {
-	var all KeyCopies
-	query := queryOf(filter)
-	for first := true; ; first = false {
-		var page KeyCopies
-		if _, err := c.Do(ctx, Request{Path: "/cell/keys", Query: query, Wait: filter.Wait}, &page); err != nil {
-			return KeyCopies{}, err
-		}
-		if first {
-			all = page
-		} else {
-			all.Keys = append(all.Keys, page.Keys...)
-		}
-		if all.Next = page.Next; all.Next == nil {
-			return all, nil
-		}
-		query.Set("cursor", *page.Next)
-	}
+	return allChanges(ctx, c, Request{Path: "/cell/keys", Query: queryOf(filter), Wait: filter.Wait}, func(page *KeyCopies) (*[]json.RawMessage, **string) { return &page.Keys, &page.Next })
 }
 
 // A PutKeyCopy is what became of a copy of a key.
@@ -447,23 +437,7 @@ type QueueCopies struct {
 
 // ListQueueCopies returns copies of settings of queues, all pages of them, for [Client.PutQueueCopies] on another cell.
 func (c *Client) ListQueueCopies(ctx context.Context, filter QueueCopyFilter) (QueueCopies, error) {
-	var all QueueCopies
-	query := queryOf(filter)
-	for first := true; ; first = false {
-		var page QueueCopies
-		if _, err := c.Do(ctx, Request{Path: "/cell/settings", Query: query}, &page); err != nil {
-			return QueueCopies{}, err
-		}
-		if first {
-			all = page
-		} else {
-			all.Queues = append(all.Queues, page.Queues...)
-		}
-		if all.Next = page.Next; all.Next == nil {
-			return all, nil
-		}
-		query.Set("cursor", *page.Next)
-	}
+	return allChanges(ctx, c, Request{Path: "/cell/settings", Query: queryOf(filter)}, func(page *QueueCopies) (*[]json.RawMessage, **string) { return &page.Queues, &page.Next })
 }
 
 // A PutQueueCopy is what became of a copy of the settings of a queue.

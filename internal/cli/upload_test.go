@@ -12,23 +12,29 @@ import (
 	"github.com/queued/queued/client"
 )
 
+// connTo returns a client of a server with one handler.
+func connTo(t *testing.T, handler http.HandlerFunc) *client.Client {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	conn, err := client.New(client.Config{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
 func TestProgressCountsWhatIsStoredAndNotWhatIsRead(t *testing.T) {
 	t.Parallel()
 	const file = "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n{\"a\":4}\n"
 	u := &upload{name: "events", skip: 1, batch: 1, parallel: 1}
 	var reports []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	u.conn = connTo(t, func(w http.ResponseWriter, _ *http.Request) {
 		reports = append(reports, u.report(time.Second, int64(len(file))))
 		w.WriteHeader(http.StatusCreated)
 		_, _ = fmt.Fprint(w, `{"ids":[1]}`)
-	}))
-	defer server.Close()
-	conn, err := client.New(client.Config{URL: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	u.conn = conn
+	})
 	if err := u.run(t.Context(), strings.NewReader(file)); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +50,7 @@ func TestBatchForSeveralCellsIsSentEachOnItsOwn(t *testing.T) {
 	t.Parallel()
 	u := &upload{name: "events", keyPrefix: "k", batch: 10, parallel: 1}
 	var calls []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	u.conn = connTo(t, func(w http.ResponseWriter, r *http.Request) {
 		calls = append(calls, r.URL.RequestURI())
 		if r.URL.RawQuery == "" {
 			w.WriteHeader(http.StatusUnprocessableEntity)
@@ -52,15 +58,8 @@ func TestBatchForSeveralCellsIsSentEachOnItsOwn(t *testing.T) {
 			return
 		}
 		_, _ = fmt.Fprint(w, `{"results":[{"status":201,"id":1},{"status":503,"code":"cell_unavailable","cell":2,"detail":"away"},{"status":201,"id":3}]}`)
-	}))
-	defer server.Close()
-	conn, err := client.New(client.Config{URL: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	u.conn = conn
-	err = u.run(t.Context(), strings.NewReader("{}\n{}\n{}\n"))
+	})
+	err := u.run(t.Context(), strings.NewReader("{}\n{}\n{}\n"))
 	if err == nil || !strings.HasPrefix(err.Error(), "events:2: ") || u.stored.Load() != 2 {
 		t.Errorf("%v, and %d events are stored", err, u.stored.Load())
 	}

@@ -738,6 +738,7 @@ declare
   _ids int8[];
   _failed int8[]; -- of these
   _outcome text;
+  _ending int8[]; -- those with this outcome
   _is_found boolean = false;
 begin
   if coalesce(_max_attempts, 0) < 1 then
@@ -790,15 +791,17 @@ begin
     where e.id = any (_ids) and e.nacked_at is not null and e.attempts >= coalesce(e.max_attempts, q.max_attempts, _max_attempts) and coalesce(e.expires_at > _now, true)
   );
   foreach _outcome in array array['expired', 'failed'] loop
+    _ending = case _outcome when 'failed' then _failed else array(select i from unnest(_ids) i where i <> all (_failed)) end;
+    continue when _ending = '{}';
     begin
       return query
       select m.queue, count(*) filter (where _outcome = 'expired'), count(*) filter (where _outcome = 'failed'), 0::int8, null::text, count(m.dead_lettered_as)
-      from agent_private.move_to_history(case _outcome when 'failed' then _failed else array(select i from unnest(_ids) i where i <> all (_failed)) end, _outcome) m
+      from agent_private.move_to_history(_ending, _outcome) m
       group by m.queue;
     exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
       return query
       select x.queue, case _outcome when 'expired' then x.moved else 0 end, case _outcome when 'failed' then x.moved else 0 end, x.put_off, x.reason, x.dead_lettered
-      from agent_private.move_each_to_history(case _outcome when 'failed' then _failed else array(select i from unnest(_ids) i where i <> all (_failed)) end, _outcome) x;
+      from agent_private.move_each_to_history(_ending, _outcome) x;
     end;
     _is_found = _is_found or found;
   end loop;

@@ -924,7 +924,7 @@ begin
 end
 $func$;
 
--- Puts one copy of settings of a queue on this cell, of an epoch or by hand, and returns whether anything has changed. A queue that is set to nothing at home is deleted here; if that cannot be, as it has events,
+-- Puts one copy of settings of a queue on this cell, of an epoch or by hand, and returns whether anything has changed. The caller has locked the row of the epoch, if there is one. A queue that is set to nothing at home is deleted here; if that cannot be, as it has events,
 -- it is set to nothing. Raises QD003, QD065 and what PostgreSQL says of values that are none.
 create or replace function agent_private.put_queue_copy(_copy jsonb, _epoch text)
 returns boolean
@@ -957,11 +957,11 @@ begin
   end if;
   _change = case when _epoch is not null then (_copy ->> 'change')::int8 end;
 
+  perform from agent_private.queue_change c where c.queue = _queue and c.copied_epoch = _epoch and c.copied_change >= _change;
+  if found then
+    return false;
+  end if;
   if _policy is null then
-    perform from agent_private.queue_change c where c.queue = _queue and c.copied_epoch = _epoch and c.copied_change >= _change;
-    if found then
-      return false;
-    end if;
     begin
       perform agent.delete_queue(_queue);
       _is_changed = true;
@@ -988,10 +988,6 @@ begin
     end if;
     perform agent_private.lock_queue(_queue, true); -- as whoever puts a push does
     perform from agent.push p where p.queue = _queue for update;
-    perform from agent_private.queue_change c where c.queue = _queue and c.copied_epoch = _epoch and c.copied_change >= _change;
-    if found then
-      return false;
-    end if;
     _before = agent_private.queue_copy(_queue);
     if _before -> 'policy' <> _policy then
       perform agent.put_queue(_queue, _policy);
