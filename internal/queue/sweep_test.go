@@ -198,24 +198,36 @@ func TestSweepSaysWhetherTheLastAttemptFailed(t *testing.T) {
 	b := setup(t, nil)
 	b.insertN(t, "", 3)
 	claimed := b.claim(t, queue.ClaimParams{Limit: 3, MaxAttempts: 1}, 3)
-	for _, e := range claimed[:2] {
-		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: e.ID, Receipt: e.Receipt}, Error: "no", Delay: new(time.Duration(0))}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.exec(t, `update agent.event set claimed = array[claimed[1] - interval '1 hour'], nacked_at = nacked_at - interval '1 hour' where nacked_at is not null`)
+	b.nackAnHourAgo(t, claimed[:2], 0)
 	b.exec(t, `update agent.event set expires_at = now() - interval '1 s' where id = $1`, claimed[1].ID)
 	b.endLease(t, claimed[2].ID)
 	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxAttempts: 1}); n != 3 || err != nil {
 		t.Errorf("swept %d, %v", n, err)
 	}
 	for i, want := range []queue.Outcome{queue.Failed, queue.Expired, queue.Expired} {
-		if h := b.get(t, claimed[i].ID); h.Outcome != want || h.Processing != nil && *h.Processing > time.Minute || (h.Processing != nil) != (want == queue.Failed) {
-			t.Errorf("event %d: history has %s after %v, want %s", i, h.Outcome, h.Processing, want)
-		}
+		b.wantEnded(t, claimed[i].ID, want, want == queue.Failed)
 	}
 	if counts := b.countersOf("default"); counts.Failed != 1 || counts.Expired != 2 {
 		t.Errorf("counted %+v", counts)
+	}
+}
+
+// nackAnHourAgo fails the events, which are leased; the database then says that they were claimed and failed an hour ago.
+func (b env) nackAnHourAgo(t *testing.T, events []queue.Event, delay time.Duration) {
+	t.Helper()
+	for _, e := range events {
+		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: e.ID, Receipt: e.Receipt}, Error: "no", Delay: &delay}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.exec(t, `update agent.event set claimed = array[claimed[1] - interval '1 hour'], nacked_at = nacked_at - interval '1 hour' where nacked_at is not null`)
+}
+
+// wantEnded checks an event in the history: its outcome, and that it has a processing time, of less than a minute, if hasProcessing.
+func (b env) wantEnded(t *testing.T, id int64, want queue.Outcome, hasProcessing bool) {
+	t.Helper()
+	if h := b.get(t, id); h.Outcome != want || h.Processing != nil && *h.Processing > time.Minute || (h.Processing != nil) != hasProcessing {
+		t.Errorf("event %d: history has %s after %v, want %s", id, h.Outcome, h.Processing, want)
 	}
 }
 
@@ -226,12 +238,7 @@ func TestDeletionOfAnEventThatWaitsForItsRetryCancelsIt(t *testing.T) {
 	b := setup(t, nil)
 	b.insertN(t, "", 2)
 	claimed := b.claim(t, queue.ClaimParams{Limit: 2}, 2)
-	for _, e := range claimed {
-		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: queue.Lease{ID: e.ID, Receipt: e.Receipt}, Delay: new(time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.exec(t, `update agent.event set claimed = array[claimed[1] - interval '1 hour'], nacked_at = nacked_at - interval '1 hour'`)
+	b.nackAnHourAgo(t, claimed, time.Hour)
 	for i, c := range []struct {
 		receipt string
 		want    queue.Outcome
@@ -239,8 +246,6 @@ func TestDeletionOfAnEventThatWaitsForItsRetryCancelsIt(t *testing.T) {
 		if _, err := b.Ack(t.Context(), []queue.Ack{{Lease: queue.Lease{ID: claimed[i].ID, Receipt: c.receipt}}}); err != nil {
 			t.Fatal(err)
 		}
-		if h := b.get(t, claimed[i].ID); h.Outcome != c.want || h.Processing != nil && *h.Processing > time.Minute || (h.Processing != nil) != (c.want == queue.Done) {
-			t.Errorf("event %d: history has %s after %v, want %s", i, h.Outcome, h.Processing, c.want)
-		}
+		b.wantEnded(t, claimed[i].ID, c.want, c.want == queue.Done)
 	}
 }
