@@ -208,7 +208,7 @@ var settingHelp = map[string]string{
 
 	"max-body":       "The largest body of a request other than a batch, and for a gateway of any, up to 256MiB.",
 	"max-batch-body": "The largest body of a batch, up to 1GiB.",
-	"max-body-memory": "How much memory the bodies of all requests in progress may take together, at least twice the largest body, up to 1024GiB; beyond it requests are answered 503 overloaded. " +
+	"max-body-memory": "How much memory the bodies of all requests in progress may take together, at least twice the largest body, up to 1024GiB; beyond it requests are answered 503 overloaded. Large answers that are not read yet may take as much again. " +
 		"Webhooks that have not proved who sent them may take an eighth of it.",
 	"request-timeout": "How long a request may take once it has been read, besides the wait of a claim or a read and streams, up to 24h; then it is answered 503.",
 	"max-pending":     "How much may wait to be written to the database, up to 64GiB; beyond it calls are answered 503 overloaded at once.",

@@ -1,5 +1,5 @@
-// Package body reads the bodies of requests into memory, within a budget that all requests of a process share. It keeps slow or many bodies from taking
-// all memory: nothing else bounds how many requests arrive at a time.
+// Package body reads the bodies of requests into memory, within a budget that all requests of a process share, and writes large answers within another one. It
+// keeps slow or many clients from taking all memory: nothing else bounds how many requests arrive at a time.
 package body
 
 import (

@@ -3,6 +3,7 @@ package http
 import (
 	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -346,6 +347,40 @@ func TestBodiesOfAllRequestsTakeNoMoreThanTheirBudget(t *testing.T) {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("the metrics do not have %s", want)
 		}
+	}
+}
+
+func TestAnswersThatNobodyReadsGiveWayToOthers(t *testing.T) {
+	t.Parallel()
+	h := setupWith(t, settings{http: func(cfg *Config) { cfg.MaxBodyMemory = 16 << 20 }})
+	h.placeOn(0, "default")
+	for range 9 {
+		h.call("POST", "/events", `{"a":"`+strings.Repeat("x", 1_000_000)+`"}`).want(http.StatusCreated)
+	}
+	used := func() int64 { return h.srv.answers.Stats().Bytes }
+	var readers []net.Conn
+	for range 20 {
+		conn := h.dial()
+		if _, err := io.WriteString(conn, "GET /events?queue=default&limit=9 HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		readers = append(readers, conn)
+	}
+	h.eventually("an answer takes memory", func() bool { return used() > 7<<20 })
+	h.call("GET", "/queues/default", "").want(http.StatusOK)
+	h.eventually("another caller is answered, once an answer that nobody reads has given way", func() bool {
+		got := h.call("GET", "/events?queue=default&limit=9", "")
+		if got.status != http.StatusOK {
+			got.wantProblem(problem.Overloaded)
+		}
+		return got.status == http.StatusOK
+	})
+	for _, conn := range readers {
+		_ = conn.Close()
+	}
+	h.eventually("the memory is given back", func() bool { return used() == 0 })
+	if s := h.srv.answers.Stats(); s.TooSlow == 0 {
+		t.Errorf("got %+v", s)
 	}
 }
 

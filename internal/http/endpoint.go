@@ -132,7 +132,7 @@ type policyWaiting interface {
 
 // respond answers r with rep. When the client did not get the answer, rep.undo undoes a claim that must not be lost with it.
 func respond(w http.ResponseWriter, r *http.Request, rep reply) {
-	err := write(w, r, rep)
+	err := write(w, r, &rep)
 	if err == nil {
 		return
 	}
@@ -156,7 +156,7 @@ var (
 
 // write writes rep, and fails when it knows that the client did not get it. It cannot always know: bytes that the kernel took may
 // still be lost on the way.
-func write(w http.ResponseWriter, r *http.Request, rep reply) error {
+func write(w http.ResponseWriter, r *http.Request, rep *reply) error {
 	h := w.Header()
 	h["Cache-Control"] = noStore
 	if rep.status == http.StatusNoContent {
@@ -182,6 +182,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 			bodies.Put(buffer)
 		}
 	}()
+	rep.body = nil // which is garbage while the client reads
 	if err != nil {
 		return err
 	}
@@ -198,6 +199,9 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	}
 	if rep.etag != "" {
 		h["Etag"] = []string{rep.etag}
+	}
+	if rep.undo != nil {
+		logOf(r).mayRefuse = true
 	}
 	w.WriteHeader(max(rep.status, http.StatusOK))
 	if _, err := w.Write(body); err != nil {

@@ -390,6 +390,18 @@ func (h *environment) connect() *pgx.Conn {
 	return conn
 }
 
+// eventually waits until a condition holds that no signal announces, and fails the test after busyTimeout.
+func (h *environment) eventually(what string, holds func() bool) {
+	h.t.Helper()
+	for deadline := time.After(busyTimeout); !holds(); {
+		select {
+		case <-deadline:
+			h.t.Fatalf("timed out waiting until %s", what)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
 // A client calls the server.
 type client struct {
 	t      *testing.T

@@ -46,7 +46,7 @@ type requestSeries struct {
 	duration prometheus.Observer
 }
 
-func newMetrics(cfg Config, build versionResponse, bodies *body.Budget) *metrics {
+func newMetrics(cfg Config, build versionResponse, bodies *body.Budget, answers *body.Answers) *metrics {
 	m := newRequestMetrics()
 	m.handler = promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -60,7 +60,7 @@ func newMetrics(cfg Config, build versionResponse, bodies *body.Budget) *metrics
 		number.Set(float64(cfg.Cells.Number()))
 	}
 	cfg.Registry.MustRegister(
-		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, number, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources, cfg.Tracer, bodies},
+		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, number, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources, cfg.Tracer, bodies, answers},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -178,6 +178,11 @@ var (
 	bodiesRefused = counter("queued_bodies_refused_total",
 		"Requests answered with 503 overloaded because bodies took all the memory that they may: full, unverified_full, or too_slow for those that gave way to others.", "reason")
 
+	answerBytes = gauge("queued_answer_bytes",
+		"Memory that large answers take in this process until their clients have read them. The most is that of bodies, queued_body_bytes_max.")
+	answersRefused = counter("queued_answers_refused_total",
+		"Large answers that their clients did not get because answers took all the memory that they may: full, answered with 503 overloaded, or too_slow for those that were broken off in favour of others.", "reason")
+
 	poolConnections = gauge("queued_pool_connections",
 		"Connections to the database by what they are for (pool) and by state: in_use or idle. The listener's is in use while this process listens for notifications.", "pool", "state")
 	poolMax      = gauge("queued_pool_connections_max", "The most connections of each pool; all together are the most that this process opens.", "pool")
@@ -270,6 +275,7 @@ type collector struct {
 	sources   *webhook.Service
 	tracer    *trace.Tracer
 	bodies    *body.Budget
+	answers   *body.Answers
 }
 
 // Describe implements prometheus.Collector. A collector that describes nothing is one whose metrics are not checked at registration.
@@ -291,6 +297,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send(bodiesRefused, float64(bodies.Full), "full")
 	send(bodiesRefused, float64(bodies.UnverifiedFull), "unverified_full")
 	send(bodiesRefused, float64(bodies.TooSlow), "too_slow")
+	answers := c.answers.Stats()
+	send(answerBytes, float64(answers.Bytes))
+	send(answersRefused, float64(answers.Full), "full")
+	send(answersRefused, float64(answers.TooSlow), "too_slow")
 	fired := c.schedules.Counters()
 	buckets := make(map[float64]uint64, len(fired.Lateness))
 	for i, n := range fired.Lateness {

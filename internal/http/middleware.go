@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"runtime"
 	"runtime/debug"
@@ -39,6 +40,10 @@ type accessLog struct {
 	scope       access.Scope  // of the route; empty: there is no route
 	err         error         // the cause of an answer of 500 or above, for the log only
 	code        string        // of the problem that was answered; empty: there was none
+	answers     *body.Answers // the memory of large answers
+	answer      *body.Answer  // of this one, if it is large
+	mayRefuse   bool          // the answer can be refused: the call has changed nothing, or that is undone
+	isRefused   bool          // there was no memory for the answer: a problem was written in its place
 	fields      []any         // names and values, in turn
 	fieldBuffer [8]any        // of fields, so that most requests need no more
 
@@ -83,22 +88,75 @@ func logOf(r *http.Request) *accessLog { return r.Context().Value(accessLogKey{}
 // add adds a field to the request's line of the log. Payloads, receipts and keys have no place there.
 func (l *accessLog) add(name string, value any) { l.fields = append(l.fields, name, value) }
 
-// WriteHeader implements http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter. A large answer, which says its length, is refused when there is no memory left for answers.
 func (l *accessLog) WriteHeader(status int) {
+	if l.isRefused {
+		return
+	}
 	if l.status == 0 && status >= http.StatusOK {
+		if !l.begin() {
+			l.refuse()
+			return
+		}
 		l.status = status
 	}
 	l.ResponseWriter.WriteHeader(status)
 }
 
+// begin takes the memory of the answer, if it is large, and reports whether there was enough.
+func (l *accessLog) begin() bool {
+	length := l.Header()["Content-Length"]
+	if !l.mayRefuse || l.answers == nil || len(length) == 0 || len(length[0]) < len("65536") {
+		return true
+	}
+	size, err := strconv.ParseInt(length[0], 10, 64)
+	if err != nil || size < body.LargeAnswer {
+		return true
+	}
+	caller := ""
+	if l.grant != nil {
+		caller = l.grant.KeyID
+	}
+	l.answer, err = l.answers.Begin(l.ResponseWriter, caller, size)
+	return err == nil
+}
+
+var errAnswersFull = problem.New(problem.Overloaded, "Answers that their clients have not read yet take all the memory that there is for them (QUEUED_MAX_BODY_MEMORY), in all or of this caller. Retry with growing pauses, or ask for shorter pages.").
+	With("Retry-After", "1")
+
+// refuse answers with a problem in place of what follows.
+func (l *accessLog) refuse() {
+	header := l.Header()
+	for _, name := range []string{"Etag", "Location", "Idempotency-Replayed", "Content-Disposition", "Expires"} {
+		delete(header, name)
+	}
+	l.status, l.code = errAnswersFull.Type.Status, errAnswersFull.Type.Code
+	errAnswersFull.Write(l.ResponseWriter, l.id)
+	l.isRefused = true
+}
+
 // Write implements http.ResponseWriter.
 func (l *accessLog) Write(b []byte) (int, error) {
 	if l.status == 0 {
-		l.status = http.StatusOK
+		l.WriteHeader(http.StatusOK)
 	}
-	n, err := l.ResponseWriter.Write(b)
+	if l.isRefused {
+		return 0, body.ErrAnswersFull
+	}
+	out := io.Writer(l.ResponseWriter)
+	if l.answer != nil {
+		out = l.answer
+	}
+	n, err := out.Write(b)
 	l.bytes += int64(n)
 	return n, err
+}
+
+// end gives back the memory of the answer.
+func (l *accessLog) end() {
+	if l.answer != nil {
+		l.answer.End()
+	}
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -108,13 +166,14 @@ func (l *accessLog) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 // request went.
 func (s *Server) observe(routes chi.Routes, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		l := &accessLog{ResponseWriter: w, began: time.Now(), id: request.ID(r)}
+		l := &accessLog{ResponseWriter: w, began: time.Now(), id: request.ID(r), answers: s.answers, mayRefuse: r.Method == http.MethodGet && !isDocs(r)}
 		h := w.Header()
 		h["X-Request-Id"] = []string{l.id}
 		h["X-Content-Type-Options"] = noSniff
 		h["Content-Security-Policy"] = noPage
 		r = l.start(r, routes)
 		defer s.finish(l, r)
+		defer l.end()
 		defer l.body.Release()
 		defer s.rescue(l, r)
 		next.ServeHTTP(l, r)

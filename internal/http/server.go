@@ -51,10 +51,12 @@ type Config struct {
 	RequestTimeout time.Duration
 	MaxBody        int64 // bytes of a body, and of one event however it comes; zero: 1 MiB
 	MaxBatchBody   int64 // bytes of the body of POST /events/batch; zero: 8 MiB
-	MaxBodyMemory  int64 // bytes that the bodies of all requests may take together, see body.Config; zero: 128 MiB, or more for the largest bodies
-	MaxBatch       int   // elements of a batch, for tests; zero: queue.MaxBatch, what a statement writes at once
-	MaxDepth       int   // how deeply an event may be nested, itself included, for tests; zero: 64, deeper than any event that people write
-	LogAll         bool  // log every request at info; false: successful busy calls at debug
+	// MaxBodyMemory is how many bytes the bodies of all requests may take together, see body.Config, and again the large answers that are not read yet; zero: 128 MiB, or
+	// more for the largest bodies.
+	MaxBodyMemory int64
+	MaxBatch      int  // elements of a batch, for tests; zero: queue.MaxBatch, what a statement writes at once
+	MaxDepth      int  // how deeply an event may be nested, itself included, for tests; zero: 64, deeper than any event that people write
+	LogAll        bool // log every request at info; false: successful busy calls at debug
 	// HidePayloads has the pages at /ui/ show events without payloads, metadata, results and raw bodies.
 	HidePayloads bool
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then
@@ -103,6 +105,7 @@ type Server struct {
 	sources   *webhook.Service
 	cells     *cell.Service
 	bodies    *body.Budget
+	answers   *body.Answers
 	log       zerolog.Logger
 	metrics   *metrics
 	version   versionResponse
@@ -123,7 +126,8 @@ func New(cfg Config) *Server {
 	s.heartbeat, s.blockedLimit, s.slowAfter = heartbeat, blockedLimit, slowAfter
 	s.bodies = body.NewBudget(cfg.bodies())
 	s.exports = make(chan struct{}, maxExports)
-	s.metrics = newMetrics(cfg, s.version, s.bodies)
+	s.answers = body.NewAnswers(s.bodies.Stats().Limit)
+	s.metrics = newMetrics(cfg, s.version, s.bodies, s.answers)
 	routes := s.routes().mux
 	s.drained = make(chan struct{})
 	pages := s.newPages(routes)

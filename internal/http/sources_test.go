@@ -673,12 +673,7 @@ func TestBodyOfADeliveryIsNotReadBeyondItsLimit(t *testing.T) {
 // begin sends the header of a request, with these fields, and part of a body of this length, and returns its connection.
 func (h *environment) begin(target string, length int, part string, fields ...string) net.Conn {
 	h.t.Helper()
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(h.t.Context(), "tcp", strings.TrimPrefix(h.url, "http://"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() { _ = conn.Close() })
+	conn := h.dial()
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", target, length)
 	for i := 0; i < len(fields); i += 2 {
 		head += fields[i] + ": " + fields[i+1] + "\r\n"
@@ -686,6 +681,18 @@ func (h *environment) begin(target string, length int, part string, fields ...st
 	if _, err := io.WriteString(conn, head+"\r\n"+part); err != nil {
 		h.t.Fatal(err)
 	}
+	return conn
+}
+
+// dial opens a connection to the server.
+func (h *environment) dial() net.Conn {
+	h.t.Helper()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(h.t.Context(), "tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 

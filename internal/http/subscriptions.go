@@ -302,6 +302,7 @@ func (s *Server) readSubscription(r *http.Request, req readSubscriptionRequest) 
 	grant := logOf(r).grant
 	page.Events = slices.DeleteFunc(page.Events, func(e topic.MatchedEvent) bool { return !mayRead(grant, e.Topic) })
 	logOf(r).add("events", len(page.Events))
+	logOf(r).mayRefuse = true // they are read again
 	return reply{body: (*subscribedPage)(&page)}, nil
 }
 

@@ -245,6 +245,7 @@ func (h *Handler) write(w http.ResponseWriter, p *ui.Page, status int) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("Www-Authenticate", "Cookie") // there is no registered scheme for this; a 401 has to name one
 	}
+	w.Header().Set("Content-Length", strconv.Itoa(page.Len()))
 	w.WriteHeader(status)
 	_, _ = page.WriteTo(w) // a browser that has gone misses nothing but this
 }
