@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/failure"
-	"github.com/queued/queued/internal/rounds"
 )
 
 // Keys are made at home, and queues are set there, and every cell goes by its own of both. So gateways put copies of them on all cells: one way, as home says. A cell has what home has before it is used, and again
@@ -318,30 +317,14 @@ func (g *Gateway) keepLevel(ctx context.Context, at *cell, of subject) {
 
 // followHome waits for changes of home, and has cells brought level, until ctx ends.
 func (g *Gateway) followHome(ctx context.Context, of subject) {
-	pause := time.Duration(0)
-	limiter := g.rounds.Loop("following " + of.String()).Limiter()
-	for ctx.Err() == nil {
-		if pause > 0 {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(pause):
-			}
-		}
-		if !g.home().isUp() || g.single() != nil {
-			pause = minPause
-			continue
-		}
-		before, began := g.markOf(of), time.Now()
+	isReady := func() bool { return g.home().isUp() && g.single() == nil }
+	g.keepDoing(ctx, "following "+of.String(), isReady, func() (bool, error) {
+		before := g.markOf(of)
 		err := g.followOnceOf(ctx, of, before)
-		switch {
-		case err == nil:
-			pause = limiter.Delay(g.markOf(of) == before && time.Since(began) < rounds.MinWait)
-		case ctx.Err() == nil:
-			g.home().log.Error().Func(failure.Of(err)).Msgf("changes of the %s of home could not be followed", of)
-			pause = min(max(2*pause, minPause), maxPause)
-		}
-	}
+		return g.markOf(of) != before, err
+	}, func(err error) {
+		g.home().log.Error().Func(failure.Of(err)).Msgf("changes of the %s of home could not be followed", of)
+	})
 }
 
 func (g *Gateway) followOnceOf(ctx context.Context, of subject, known mark) error {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/failure"
-	"github.com/queued/queued/internal/rounds"
 )
 
 // What subscriptions, sources and schedules at home insert into a queue that is placed on other cells waits at home in a queue of the service, queued.forward.<cell>. Any
@@ -43,32 +42,13 @@ type waitingEvent struct {
 
 // forward brings a cell the events that home has wait for it, until ctx ends, or the gateway drains.
 func (g *Gateway) forward(ctx context.Context, to *cell) {
-	pause := minPause
-	limiter := g.rounds.Loop("forwarding").Limiter()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-g.drain.Done():
-			return
-		case <-time.After(pause):
-		}
-		if !to.isUp() || !g.home().isUp() || g.single() != nil {
-			pause = minPause
-			continue
-		}
-		began := time.Now()
+	isReady := func() bool { return to.isUp() && g.home().isUp() && g.single() == nil && g.drain.Err() == nil }
+	g.keepDoing(ctx, "forwarding", isReady, func() (bool, error) {
 		moved, err := g.forwardOnce(ctx, to)
-		switch {
-		case err == nil:
-			pause = limiter.Delay(moved == 0 && time.Since(began) < rounds.MinWait)
-		case ctx.Err() == nil && to.isUp() && g.home().isUp() && g.drain.Err() == nil:
-			to.log.Error().Func(failure.Of(err)).Msg("events that home has wait for the cell could not be brought there; they stay")
-			pause = min(max(2*pause, minPause), maxPause)
-		default:
-			pause = minPause
-		}
-	}
+		return moved > 0, err
+	}, func(err error) {
+		to.log.Error().Func(failure.Of(err)).Msg("events that home has wait for the cell could not be brought there; they stay")
+	})
 }
 
 // forwardOnce waits for events, brings them to the cell, and returns how many.

@@ -327,31 +327,40 @@ type placementsPage struct {
 // follow keeps the placements like those of home, until ctx ends.
 func (g *Gateway) follow(ctx context.Context) {
 	at := g.home()
-	pause := time.Duration(0)
-	limiter := g.rounds.Loop("following placements").Limiter()
 	var reading placementsReading
-	for ctx.Err() == nil {
-		if pause > 0 {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(pause):
-			}
+	g.keepDoing(ctx, "following placements", at.isUp, func() (bool, error) {
+		before, _, _ := g.placements.state()
+		err := g.followOnce(ctx, at, &reading)
+		after, _, _ := g.placements.state()
+		return after != before, err
+	}, func(err error) {
+		g.log.Error().Func(failure.Of(err)).Msg("the placements of queues could not be read from home; those that are known stay")
+	})
+}
+
+// keepDoing calls once again and again until ctx ends, while isReady: at once if it has got something done, and after growing pauses if it has failed, which is logged.
+func (g *Gateway) keepDoing(ctx context.Context, loop string, isReady func() bool, once func() (isDone bool, err error), logFailure func(error)) {
+	limiter := g.rounds.Loop(loop).Limiter()
+	for pause := time.Duration(0); ctx.Err() == nil; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
 		}
-		if !at.isUp() {
+		if !isReady() {
 			pause = minPause
 			continue
 		}
-		before, _, _ := g.placements.state()
 		began := time.Now()
-		err := g.followOnce(ctx, at, &reading)
+		isDone, err := once()
 		switch {
 		case err == nil:
-			after, _, _ := g.placements.state()
-			pause = limiter.Delay(after == before && time.Since(began) < rounds.MinWait)
-		case ctx.Err() == nil:
-			g.log.Error().Func(failure.Of(err)).Msg("the placements of queues could not be read from home; those that are known stay")
+			pause = limiter.Delay(!isDone && time.Since(began) < rounds.MinWait)
+		case ctx.Err() == nil && isReady():
+			logFailure(err)
 			pause = min(max(2*pause, minPause), maxPause)
+		default:
+			pause = minPause
 		}
 	}
 }
