@@ -107,9 +107,12 @@ end;
 -- more under the key. 'supersede' cancels that, too. _key_until, 'claimed', 'finished', or an interval in the place of _key_retention, says how long the key stands. _meta goes along with
 -- the event: an object of at most 16 KiB. In a queue with limits of groups, an event of a _group, 1 to 255 bytes, waits for its turn; where groups are in order,
 -- it cannot be delayed: QD003. One without has the group that the policy of its queue finds in it, if any: see agent_private.group_at.
+--
+-- _queue is a text. A timestamptz in its place is the _vt, and the queue is default: the worker of tiger-agents-for-work calls it so. This is one function of two types, as a second function
+-- of this name would make "grant execute on function agent.insert_event" ambiguous.
 create or replace function agent.insert_event
 ( _event jsonb
-, _queue text default 'default'
+, _queue anycompatible default 'default'::text
 , _delay interval default null
 , _vt timestamptz default null
 , _type text default null
@@ -135,8 +138,17 @@ declare
   _id int8;
   _option jsonb;
   _policy record;
+  _name text = 'default'; -- of the queue
 begin
-  _queue = agent_private.unreserved_queue(_queue);
+  if pg_typeof(_queue) = 'text'::regtype or (select t.typcategory from pg_type t where t.oid = pg_typeof(_queue)) = 'S' then
+    _name = coalesce(agent_private.unreserved_queue(_queue::text), _name);
+  elsif pg_typeof(_queue) <> 'timestamptz'::regtype then
+    perform agent_private.raise_invalid('queue', 'must be a text');
+  elsif _vt is not null then
+    perform agent_private.raise_invalid('vt', 'is given in the place of the queue, too');
+  else
+    _vt = _queue;
+  end if;
   if agent_private.has_verified_source(_meta) then
     perform agent_private.raise_if_verified(_meta);
   elsif _group = '' then
@@ -145,7 +157,7 @@ begin
   if _delay is not null or _vt is not null then
     perform agent_private.check_event_times(array[_delay], array[_vt]);
     if _group is not null then
-      perform agent_private.check_order(array[_queue], array[_delay], array[_vt], array[jsonb_build_object('group', _group)]);
+      perform agent_private.check_order(array[_name], array[_delay], array[_vt], array[jsonb_build_object('group', _group)]);
     end if;
   end if;
   if _event_ts is not null or _on_duplicate <> 'match' then
@@ -165,10 +177,10 @@ begin
       _option = _option || jsonb_build_object('meta', _meta);
     end if;
     select a.id into strict _id
-    from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null, _admits => false, _has_defaults => exists (select from agent.queue q where q.delay is not null or q.group_from is not null or q.flow_fair)) a;
+    from agent_private.insert_keyed_events(array[_event], array[_name], array[_delay], array[_vt], null, null, array[_option], _key_retention, null, _admits => false, _has_defaults => exists (select from agent.queue q where q.delay is not null or q.group_from is not null or q.flow_fair)) a;
   else
     if _delay is null and _vt is null or _group is null then
-      select q.delay, q.group_from, q.flow_fair into _policy from agent.queue q where q.name = coalesce(_queue, 'default');
+      select q.delay, q.group_from, q.flow_fair into _policy from agent.queue q where q.name = _name;
       if _delay is null and _vt is null then
         _delay = _policy.delay;
       end if;
@@ -179,13 +191,28 @@ begin
     insert into agent.event overriding user value -- the id is the sequence's
     select n.*
     from agent_private.new_event
-    ( null, now(), _event, _event_ts, _queue, _delay, _vt
+    ( null, now(), _event, _event_ts, _name, _delay, _vt
     , _type => _type, _source => _source, _priority => _priority, _max_attempts => _max_attempts, _expires_at => _expires_at, _meta => _meta
     , _group => _group
     ) n
     returning id into strict _id;
   end if;
-  perform pg_notify('agent_event', coalesce(_queue, 'default'));
+  perform pg_notify('agent_event', _name);
+  return _id;
+end
+$func$;
+
+-- Records an event that was worked on elsewhere: it goes into the history of the queue default as done, without an attempt. Returns its id.
+create or replace function agent.insert_event_hist(_event jsonb)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _id int8 = agent.insert_event(_event, _delay => interval '0'); -- all that leaves a queue has been in one
+begin
+  perform from agent_private.move_to_history(array[_id], 'done');
   return _id;
 end
 $func$;

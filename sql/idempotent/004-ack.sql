@@ -162,8 +162,9 @@ end
 $func$;
 
 -- Acks one event, see ack_events, and returns its outcome: done, or cancelled if it was never claimed, or waits since a nack and _receipt is null. Raises QD002 if there is no such
--- event and QD001 if _receipt is not that of its latest claim. _result is kept in history.
-create or replace function agent.delete_event(_id int8, _receipt text default null, _result jsonb default null)
+-- event and QD001 if _receipt is not that of its latest claim. _result is kept in history. An event that was not _processed goes into history as failed, as a final nack_event has it, or
+-- without having been claimed if _receipt is null; it has no result.
+create or replace function agent.delete_event(_id int8, _receipt text default null, _result jsonb default null, _processed boolean default true)
 returns text
 language plpgsql volatile
 security definer
@@ -179,6 +180,17 @@ declare
   _worker text;
   _took interval;
 begin
+  if not _processed then
+    if _result is not null then
+      perform agent_private.raise_invalid('result', 'goes with an event that was processed');
+    elsif _receipt is null then
+      perform from agent.event e where e.id = _id and e.attempts = 0 for update;
+      if found then -- a nack ends an attempt, and there was none
+        return (select m.outcome from agent_private.move_to_history(array[_id], 'failed', _retryable => false) m);
+      end if;
+    end if;
+    return (select n.outcome from agent.nack_event(_id, _receipt, _final => true) n);
+  end if;
   for _ord, _status, _repeated, _type, _worker, _took, _ready_queue in
     select f.ord, f.status, f.repeated, f.type, f.worker, f.took, f.queue
     from agent_service.ack_events(array[_id], array[_receipt], array[_result]) f

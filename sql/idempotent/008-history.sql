@@ -384,7 +384,7 @@ begin
   if to_regclass('agent.' || _name) is not null then
     return false;
   end if;
-  execute format('create table agent.%I (like agent.event_hist including defaults including constraints)', _name);
+  execute format('create table agent.%I (like agent.event_hist including defaults including constraints including generated)', _name);
   perform agent_private.lock_history_partition('agent.event_hist_default', false);
   execute format('alter table agent.event_hist attach partition agent.%I for values from (%L) to (%L)', _name, _week, _week + interval '7 days');
   execute format('alter table agent.event_hist_default drop constraint if exists %I', 'not_' || _name);

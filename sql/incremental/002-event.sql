@@ -142,6 +142,7 @@ declare
     , last_error text
     , requeued_from int8
     , outcome text collate "C" not null
+    , processed boolean not null generated always as (outcome = 'done') stored
     , finished_at timestamptz not null
     , requeued_as int8
     , type text collate "C"
@@ -203,6 +204,7 @@ $script$;
 comment on table agent.event_hist is
   'every event that left its queue, with what became of it; columns that agent.event has, too, are as they were there';
 comment on column agent.event_hist.outcome is 'how it left its queue';
+comment on column agent.event_hist.processed is 'whether it was done, under the name that it has for workers of tiger-agents-for-work';
 comment on column agent.event_hist.finished_at is 'when it left its queue';
 comment on column agent.event_hist.requeued_as is 'the latest copy of it that went back into a queue';
 comment on column agent.event_hist.result is 'what the ack said';
