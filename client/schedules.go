@@ -191,7 +191,8 @@ func (c *Client) ResumeSchedule(ctx context.Context, id int64) (Schedule, error)
 
 // An Occurrence is one time at which a schedule fired, or should have fired.
 type Occurrence struct {
-	// NominalAt is its local time, which identifies it within the schedule; ScheduledFor the instant at which it was due.
+	// NominalAt is its local time, which identifies it within the schedule; ScheduledFor the instant at which it was due, which identifies it if the rule comes within
+	// days, as the same local time may come twice.
 	NominalAt    string    `json:"nominal_at"`
 	ScheduledFor time.Time `json:"scheduled_for"`
 	// Manual: it is an extra one, fired by a call.

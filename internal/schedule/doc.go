@@ -2,7 +2,7 @@
 //
 // The civil time and the zone are stored and meant; instants are derived. The zone rules are those of the PostgreSQL server, and
 // agent.resolve_local alone applies them, so that all processes agree; package time never decides. A civil time is held as a time.Time whose Location is
-// UTC. See docs/decisions/009-schedules.md.
+// UTC. A rule that comes within days follows real time: each instant at which clocks show one of its civil times is an occurrence. See docs/decisions/009-schedules.md.
 //
 // # From a rule to an event
 //

@@ -44,13 +44,20 @@ func compareInstants(a, b Instant) int { return cmp.Or(a.UTC.Compare(b.UTC), a.L
 // server does not know.
 //
 // Civil times and their instants come in the same order, except for times that a gap moves forward among others. So the occurrences that follow are certain up to the
-// latest instant of a time that was not moved, or of one that was moved, less the length of a gap.
+// latest instant of a time that was not moved, or of one that was moved, less the length of a gap. In real time no time is moved, and the first instants of times come in their
+// order.
 func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]Instant, error) {
 	floor, err := e.startFloor(r, after, floor)
 	if err != nil {
 		return nil, err
 	}
 	var found []Instant
+	starts, ends := r.Starts.instant(), r.lastInstant()
+	add := func(at Instant, isKnown bool) {
+		if !isKnown && compareInstants(after, at) < 0 && (starts == nil || !at.UTC.Before(*starts)) && (ends == nil || !at.UTC.After(*ends)) {
+			found = append(found, at)
+		}
+	}
 	looked, gaps := 0, 0
 	for chunk, more := n+1, true; more; chunk = min(max(afterGap, chunk*4), 1000) {
 		times, err := e.take(r, floor, chunk)
@@ -62,6 +69,10 @@ func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]I
 			return nil, &InvalidError{Detail: "takes too long to expand: too many of its times do not come"}
 		}
 		resolutions, err := resolve(e.ctx, e.q, times)
+		if err != nil {
+			return nil, err
+		}
+		again, err := resolveLast(e.ctx, e.q, times)
 		if err != nil {
 			return nil, err
 		}
@@ -82,13 +93,12 @@ func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]I
 			if earliest.After(certainUntil) {
 				certainUntil = earliest
 			}
-			if ends := r.lastInstant(); ends != nil && instant.UTC.After(*ends) {
-				more = more && !earliest.After(*ends)
-				continue
+			if ends != nil && earliest.After(*ends) {
+				more = false
 			}
-			starts := r.Starts.instant()
-			if !res.IsKnown && compareInstants(after, instant) < 0 && (starts == nil || !instant.UTC.Before(*starts)) {
-				found = append(found, instant)
+			add(instant, res.IsKnown)
+			if again != nil && !again[i].At.Equal(*res.At) {
+				add(Instant{Local: instant.Local, UTC: again[i].At.UTC()}, again[i].IsKnown)
 			}
 		}
 		slices.SortFunc(found, compareInstants)
@@ -249,7 +259,7 @@ func (e *expander) draft(spec Spec, after *time.Time) (*draft, error) {
 	}
 	d.series = rec.series(start, spec.Leap, rec.until.local())
 	count := rec.option.Count
-	if d.Gap == GapSkip {
+	if d.Gap == GapSkip || d.isRealTime() { // which does not count all times once
 		count = 0
 	}
 	if err := d.series.check(e.budget, "rrule", count); err != nil {
@@ -266,8 +276,17 @@ func (e *expander) draft(spec Spec, after *time.Time) (*draft, error) {
 	return d, nil
 }
 
-// endAfter ends the series of a draft after count times that the clocks of its zone show: RFC 5545 does not count others.
+// endAfter ends a draft after count times that the clocks of its zone show: RFC 5545 does not count others. In real time it ends at an instant, as that may be the first of two of a
+// civil time.
 func (e *expander) endAfter(d *draft, count int) error {
+	if d.isRealTime() {
+		unbounded := row{Schedule: Schedule{Zone: d.Zone}, series: d.series}
+		all, err := e.following(&unbounded, Instant{}, civil(d.series.start), count)
+		if err == nil && len(all) == count {
+			d.UntilAt = &all[count-1].UTC
+		}
+		return fieldOf(err, "rrule")
+	}
 	looked := 0
 	for from := civil(d.series.start); count > 0; {
 		times, err := e.take(&d.row, from, min(count+afterGap, 1000))
@@ -327,8 +346,11 @@ func (e *expander) setNextAfter(d *draft, local time.Time) error {
 
 // move resolves the next occurrence of before anew, by the zone and policies of d, as agent_private.move_schedules does.
 func (e *expander) move(d *draft, before row) error {
-	if before.NextAt == nil {
+	switch {
+	case before.NextAt == nil:
 		return nil
+	case d.isRealTime():
+		return e.moveInRealTime(d, before)
 	}
 	resolutions, err := resolve(e.ctx, e.q, []civilTime{{&d.row, *before.NextLocal}})
 	if err != nil {
@@ -348,4 +370,29 @@ func (e *expander) move(d *draft, before row) error {
 	}
 	d.NextLocal, d.NextAt = before.NextLocal, at
 	return nil
+}
+
+// plan finds the next occurrence of a stored schedule whose next civil time does not come.
+func (e *expander) plan(d *draft) (err error) {
+	if d.isRealTime() {
+		return e.moveInRealTime(d, d.row)
+	}
+	if d.at, d.floor, err = e.start(d.Zone, nil); err != nil {
+		return err
+	}
+	return e.setNextAfter(d, *d.NextLocal)
+}
+
+// moveInRealTime finds the next occurrence from now on, unless that of before has come and did not fire yet.
+func (e *expander) moveInRealTime(d *draft, before row) (err error) {
+	switch {
+	case before.IsUnplanned: // it was moved before, and is to be looked for from then on
+		if d.at, d.floor, err = e.start(d.Zone, before.NextAt); err != nil {
+			return err
+		}
+	case !before.NextAt.After(d.at):
+		d.NextLocal, d.NextAt = before.NextLocal, before.NextAt
+		return nil
+	}
+	return e.setNext(d)
 }

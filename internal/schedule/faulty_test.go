@@ -261,7 +261,7 @@ func TestOccurrencesPageThroughUnrepresentableTimes(t *testing.T) {
 func TestUnresolvedScheduleFiresNothingUntilItIsExpanded(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
-	s := env.create(t, hourly("UTC"))
+	s := env.create(t, schedule.Spec{Cron: "@daily", Timezone: "UTC"})
 	gone := env.create(t, schedule.Spec{RRule: "FREQ=DAILY", At: moment(t, "2027-01-01T00:00:00"), Timezone: "UTC", Ends: moment(t, "2027-01-03T00:00:00Z")})
 	env.exec(t, `update agent.schedule set is_unplanned = true, next_at = now() where id = $1`, s.ID)
 	env.exec(t, `update agent.schedule set is_unplanned = true, next_local = '2027-02-01', next_at = now() where id = $1`, gone.ID)

@@ -275,11 +275,7 @@ func (s *Service) expandDue(e *expander, d *due, n int) (firing, error) {
 	}
 	if d.IsUnplanned {
 		next := &draft{row: d.row}
-		var err error
-		if next.at, next.floor, err = e.start(d.Zone, nil); err != nil {
-			return firing{}, err
-		}
-		if err := e.setNextAfter(next, *d.NextLocal); err != nil || next.NextAt == nil {
+		if err := e.plan(next); err != nil || next.NextAt == nil {
 			return firing{due: d}, err
 		}
 		return firing{due: d, next: &Instant{*next.NextLocal, *next.NextAt}}, nil

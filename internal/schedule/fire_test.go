@@ -190,7 +190,7 @@ func TestCountAndEndsCompleteASchedule(t *testing.T) {
 			if got.Status != schedule.Active || got.Fired != 5 {
 				t.Errorf("%s: %+v", name, got)
 			}
-			env.exec(t, `update agent.schedule set next_at = now() where id = $1`, s.ID)
+			env.exec(t, `update agent.schedule set next_at = now(), until_at = now() where id = $1`, s.ID)
 			env.fire(t, 1)
 			got = env.get(t, s.ID)
 		}
@@ -209,24 +209,34 @@ func TestTimeThatComesTwiceFiresOnceAndOneInAGapFires(t *testing.T) {
 		want []string
 	}{
 		"cron, a gap": {
-			schedule.Spec{Cron: "30 * * * *", Timezone: "America/New_York", Misfire: schedule.MisfireAll},
+			schedule.Spec{Cron: "30 0-4 * * *", Timezone: "America/New_York", Misfire: schedule.MisfireAll},
 			"2026-03-08T00:30:00",
 			[]string{"00:30=05:30", "01:30=06:30", "02:30=07:30", "03:30=07:30", "04:30=08:30"},
 		},
 		"rule, a gap": {
-			schedule.Spec{RRule: "FREQ=MINUTELY;INTERVAL=30", At: moment(t, "2026-01-01T00:00:00"), Timezone: "America/New_York", Misfire: schedule.MisfireAll},
+			schedule.Spec{RRule: "FREQ=DAILY;BYHOUR=1,2,3,4;BYMINUTE=0,30", At: moment(t, "2026-01-01T00:00:00"), Timezone: "America/New_York", Misfire: schedule.MisfireAll},
 			"2026-03-08T01:30:00",
 			[]string{"01:30=06:30", "02:00=07:00", "03:00=07:00", "02:30=07:30", "03:30=07:30", "04:00=08:00"},
 		},
 		"cron, an overlap": {
-			schedule.Spec{Cron: "30 * * * *", Timezone: "America/New_York", Misfire: schedule.MisfireAll},
+			schedule.Spec{Cron: "30 0-3 * * *", Timezone: "America/New_York", Misfire: schedule.MisfireAll},
 			"2026-11-01T00:30:00",
 			[]string{"00:30=04:30", "01:30=05:30", "02:30=07:30", "03:30=08:30"},
 		},
 		"rule, an overlap, last": {
-			schedule.Spec{RRule: "FREQ=HOURLY", At: moment(t, "2026-01-01T00:30:00"), Timezone: "America/New_York", Misfire: schedule.MisfireAll, Overlap: schedule.OverlapLast},
+			schedule.Spec{RRule: "FREQ=DAILY;BYHOUR=0,1,2,3", At: moment(t, "2026-01-01T00:30:00"), Timezone: "America/New_York", Misfire: schedule.MisfireAll, Overlap: schedule.OverlapLast},
 			"2026-11-01T00:30:00",
 			[]string{"00:30=04:30", "01:30=06:30", "02:30=07:30", "03:30=08:30"},
+		},
+		"cron in real time, a gap": {
+			schedule.Spec{Cron: "30 * * * *", Timezone: "America/New_York", Misfire: schedule.MisfireAll},
+			"2026-03-08T00:30:00",
+			[]string{"00:30=05:30", "01:30=06:30", "03:30=07:30", "04:30=08:30"},
+		},
+		"rule in real time, an overlap": {
+			schedule.Spec{RRule: "FREQ=MINUTELY;INTERVAL=30", At: moment(t, "2026-01-01T00:00:00"), Timezone: "America/New_York", Misfire: schedule.MisfireAll, Overlap: schedule.OverlapLast},
+			"2026-11-01T00:30:00",
+			[]string{"00:30=04:30", "01:00=05:00", "01:30=05:30", "01:00=06:00", "01:30=06:30", "02:00=07:00"},
 		},
 	} {
 		s := env.create(t, c.spec)

@@ -32,11 +32,11 @@ const occurrenceColumns = `schedule_id, nominal_at, is_manual, scheduled_for, st
 func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (result Occurrences, err error) {
 	type listed struct {
 		Occurrence
-		Exact pg.Timestamp // NominalAt as it is stored
+		Exact pg.Timestamp // what they are in the order of
 	}
 	past, next, err := pg.ReadPage("occurrences", p.Cursor, p.Limit, func(before pg.Cursor, n int) ([]listed, error) {
 		return list[listed](ctx, s, "listing occurrences",
-			`select `+occurrenceColumns+`, nominal_at at time zone 'UTC' as exact
+			`select `+occurrenceColumns+`, key_at at time zone 'UTC' as exact
 			from agent.list_occurrences($1, $2, $3::timestamptz at time zone 'UTC')`, p.ID, n, before.At)
 	}, func(o *listed) pg.Cursor { return pg.Cursor{At: &o.Exact} })
 	if err != nil {

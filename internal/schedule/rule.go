@@ -49,7 +49,8 @@ func parseCron(text string) (*series, error) {
 		return invalid("must have no L, W or #, and no years")
 	}
 	fields := strings.Fields(text)
-	isNamed := len(fields) == 1 // such as @daily
+	n := len(fields)
+	isNamed := n == 1 // such as @daily
 	for _, item := range strings.Split(strings.Join(fields, ","), ",") {
 		if !isNamed && !cronItem.MatchString(item) {
 			return invalid(fmt.Sprintf("%q is no number, name, range or step", item))
@@ -75,9 +76,15 @@ func parseCron(text string) (*series, error) {
 		}
 		s.days.weekdays = numbersOf(weekdays)
 	}
-	if n := len(fields); !isNamed && (fields[n-3][0] == '*' || fields[n-1][0] == '*') { // a step of a star restricts, but is not an alternative: crontab(5)
+	if isNamed {
+		s.isRealTime = fields[0] == "@hourly"
+		return s, nil
+	}
+	isStar := func(i int) bool { return strings.ContainsRune("*?", rune(fields[i][0])) }
+	if fields[n-3][0] == '*' || fields[n-1][0] == '*' { // a step of a star restricts, but is not an alternative: crontab(5)
 		s.days.isEither = false
 	}
+	s.isRealTime = isStar(n-5) || isStar(n-4) // the minute or the hour: cron(8) of Debian
 	return s, nil
 }
 
@@ -320,6 +327,7 @@ func (rec *recurrence) series(start time.Time, leap Leap, until *time.Time) *ser
 // setUnit has the periods of a series be so many seconds long, with times from their beginning.
 func (s *series) setUnit(unit int64, times timesOfDay) {
 	s.unit, s.origin = unit, floorDiv(s.start, unit)
+	s.isRealTime = s.step*unit < secondsPerDay
 	for i := range times.size() {
 		if len(s.setPos) == 0 || slices.Contains(positions(s.setPos, times.size()), i) {
 			s.offsets = append(s.offsets, times.at(i))

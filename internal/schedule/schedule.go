@@ -15,9 +15,9 @@ type (
 	Status string
 	// Misfire decides on missed occurrences: those still due Config.MisfireGrace after their time. Occurrences that do not fire are recorded as skipped.
 	Misfire string
-	// Gap decides on a civil time that a zone leaves out.
+	// Gap decides on a civil time that a zone leaves out. Rules that come within days follow real time: they have no such time, whatever it is.
 	Gap string
-	// Overlap decides on a civil time that a zone has twice.
+	// Overlap decides on a civil time that a zone has twice. Rules that come within days have both.
 	Overlap string
 	// Leap decides on a yearly 29 February in a common year.
 	Leap string
@@ -108,7 +108,7 @@ type Schedule struct {
 // Occurrence is one time of a schedule that has come, or was skipped.
 type Occurrence struct {
 	ScheduleID    int64
-	NominalAt     time.Time // its civil time, which with ScheduleID is its key
+	NominalAt     time.Time // its civil time, which with ScheduleID is its key, unless the rule comes within days: then ScheduledFor is
 	Manual        bool      `db:"is_manual"` // made by RunNow
 	ScheduledFor  time.Time // the instant it was due
 	Status        OccurrenceStatus
@@ -138,7 +138,7 @@ type Note string
 const (
 	// NoteSkipped is of a time that the clocks skip, as they go forward: the Gap policy has moved it.
 	NoteSkipped Note = "skipped"
-	// NoteRepeated is of a time that the clocks show twice, as they go back: the Overlap policy has chosen one of the two.
+	// NoteRepeated is of a time that the clocks show twice, as they go back: the Overlap policy has chosen one of the two, or both come.
 	NoteRepeated Note = "repeated"
 )
 

@@ -288,6 +288,9 @@ func (p PatchParams) draft(e *expander, before row) (*draft, error) {
 	}
 	d.ID, d.Fired = before.ID, before.Fired
 	changesTimes := p.At != nil || p.RRule != nil || p.Cron != nil || p.Starts != nil || p.Ends != nil || p.Leap != nil
+	if !changesTimes { // in real time it may come from a COUNT, part of which has been in another zone
+		d.UntilAt = before.UntilAt
+	}
 	switch {
 	case changesTimes || before.NextAt == nil && p.Count != nil || before.Fault != "":
 		err = e.setNext(d)
@@ -517,7 +520,7 @@ func (r *row) record() (string, error) {
 		"starts_local": timestamp(r.Starts.local()), "starts_at": timestamp(r.Starts.instant()),
 		"ends_local": timestamp(r.Ends.local()), "ends_at": timestamp(r.Ends.instant()),
 		"last_local": timestamp(r.LastLocal), "until_at": timestamp(r.UntilAt), "count": pg.OrNull(r.Count),
-		"next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt), "is_unplanned": r.IsUnplanned,
+		"next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt), "is_unplanned": r.IsUnplanned, "is_real_time": r.isRealTime(),
 	})
 	if err != nil {
 		return "", &InvalidError{Field: "event", Detail: "must be a JSON object"}

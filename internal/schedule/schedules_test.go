@@ -124,7 +124,7 @@ func TestPreviewFollowsTheClocksOfTheZone(t *testing.T) {
 			half, "2026-03-08T06:59:59Z",
 			[]string{"2026-03-08T02:00:00=2026-03-08T07:00:00Z skipped", "2026-03-08T03:00:00=2026-03-08T07:00:00Z", "2026-03-08T02:30:00=2026-03-08T07:30:00Z skipped", "2026-03-08T03:30:00=2026-03-08T07:30:00Z", "2026-03-09T02:00:00=2026-03-09T06:00:00Z"},
 		},
-		"before one that the gap moves beyond it": {
+		"every 50 minutes, past a gap": {
 			schedule.Spec{RRule: "FREQ=MINUTELY;INTERVAL=50", At: moment(t, "2026-03-08T00:10:00"), Timezone: "America/New_York"},
 			"2026-03-08T06:50:00Z",
 			[]string{"2026-03-08T03:30:00=2026-03-08T07:30:00Z"},

@@ -48,6 +48,10 @@ func (b *budget) take() error {
 type series struct {
 	only *time.Time // the single time; nil: a rule's
 
+	// isRealTime says that each instant at which clocks show a time of the series is an occurrence: none of a time that they skip, two of one that they
+	// show twice. The policies for gaps and overlaps do not matter then.
+	isRealTime bool
+
 	start int64 // nothing comes before
 	until int64 // nothing comes after
 

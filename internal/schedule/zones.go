@@ -72,6 +72,9 @@ type civilTime struct {
 	at time.Time
 }
 
+// isRealTime reports whether the rule of a schedule that was parsed follows real time.
+func (r *row) isRealTime() bool { return r.series != nil && r.series.isRealTime }
+
 // resolution is the result of agent_service.resolve_locals for a civil time.
 type resolution struct {
 	At        *time.Time // the instant; nil: the time is skipped
@@ -81,17 +84,34 @@ type resolution struct {
 	Fault     *string    // why it cannot be resolved
 }
 
-// resolve resolves civil times, each in its zone.
+// resolve resolves civil times, each in its zone. Of one in real time it is the first instant at which clocks show it, if they do.
 func resolve(ctx context.Context, q querier, times []civilTime) ([]resolution, error) {
+	return resolveBy(ctx, q, times, OverlapFirst)
+}
+
+// resolveLast is resolve with the last instants of times in real time; nil if the times are not.
+func resolveLast(ctx context.Context, q querier, times []civilTime) ([]resolution, error) {
+	if len(times) == 0 || !times[0].isRealTime() {
+		return nil, nil
+	}
+	return resolveBy(ctx, q, times, OverlapLast)
+}
+
+func resolveBy(ctx context.Context, q querier, times []civilTime, realTime Overlap) ([]resolution, error) {
 	n := len(times)
 	if n == 0 {
 		return nil, nil
 	}
 	locals, zones, gaps, overlaps, ids := make([]time.Time, n), make([]string, n), make([]string, n), make([]string, n), make([]int64, n)
+	areRealTime := make([]bool, n)
 	for i, t := range times {
 		locals[i], zones[i], gaps[i], overlaps[i], ids[i] = t.at, t.Zone, string(t.Gap), string(t.Overlap), t.ID
+		if t.isRealTime() {
+			gaps[i], overlaps[i], areRealTime[i] = string(GapSkip), string(realTime), true
+		}
 	}
-	rows, _ := q.Query(ctx, `select at, is_shifted, is_known, resume, fault from agent_service.resolve_locals($1, $2, $3, $4, $5)`, locals, zones, gaps, overlaps, ids)
+	rows, _ := q.Query(ctx, `select at, is_shifted, is_known, resume, fault from agent_service.resolve_locals($1, $2, $3, $4, $5, $6)`,
+		locals, zones, gaps, overlaps, ids, areRealTime)
 	return pg.Collect[resolution](rows)
 }
 

@@ -127,9 +127,9 @@ end
 $func$;
 
 -- Resolves many local times, each on its own. at is null for a time that is skipped; is_shifted tells whether a gap has moved the time,
--- is_known whether it is an occurrence of the schedule (null: none) already. For a time in a gap that is skipped, resume is the local
+-- is_known whether it is an occurrence of the schedule (null: none) already, by its instant if the rule of that is in real time. For a time in a gap that is skipped, resume is the local
 -- time at which the gap ends. fault says why a time cannot be resolved.
-create or replace function agent_service.resolve_locals(_locals timestamp[], _zones text[], _gaps text[], _overlaps text[], _schedule_ids int8[] default null)
+create or replace function agent_service.resolve_locals(_locals timestamp[], _zones text[], _gaps text[], _overlaps text[], _schedule_ids int8[] default null, _are_real_time boolean[] default null)
 returns table (at timestamptz, is_shifted boolean, is_known boolean, resume timestamp, fault text)
 language plpgsql volatile
 security definer
@@ -145,10 +145,15 @@ declare
 begin
   return query
   select r.at, coalesce(agent_private.local_time(r.at, n.zone) <> n.local, false)
-  , exists (select from agent.occurrence o where o.schedule_id = n.schedule_id and o.nominal_at = n.local)
+  , exists
+    ( select
+      from agent.occurrence o
+      where o.schedule_id = n.schedule_id and o.key_at = case when n.is_real_time then r.at at time zone 'UTC' else n.local end
+      and o.is_real_time = coalesce(n.is_real_time, false)
+    )
   , case when r.at is null and n.zone <> all(_unknown) then agent_private.local_time(agent.resolve_local(n.local, n.zone, 'next'), n.zone) end
   , case when n.zone = any(_unknown) then agent_private.zone_fault(n.zone) end
-  from unnest(_locals, _zones, _gaps, _overlaps, _schedule_ids) with ordinality as n (local, zone, gap, overlap, schedule_id, ord)
+  from unnest(_locals, _zones, _gaps, _overlaps, _schedule_ids, _are_real_time) with ordinality as n (local, zone, gap, overlap, schedule_id, is_real_time, ord)
   cross join lateral
   ( select case when n.zone <> all(_unknown) then agent.resolve_local(n.local, n.zone, n.gap, n.overlap) end offset 0
   ) as r (at)

@@ -179,13 +179,13 @@ begin
   insert into agent.schedule as s
   ( name, owner, queue, topic, type, priority, group_key, event, kind, rule, at_local, at_instant, timezone, zone
   , gap, overlap, leap, misfire, starts_local, starts_at, ends_local, ends_at, last_local, until_at, "count"
-  , status, next_local, next_at, idempotency_key, request_hash
+  , status, next_local, next_at, is_real_time, idempotency_key, request_hash
   )
   values
   ( _s.name, _s.owner, _s.queue, _s.topic, _s.type, coalesce(_s.priority, 0), _s.group_key, _s.event, _s.kind, _s.rule, _s.at_local, _s.at_instant, _s.timezone, _s.zone
   , coalesce(_s.gap, 'forward'), coalesce(_s.overlap, 'first'), coalesce(_s.leap, 'feb28'), coalesce(_s.misfire, 'once')
   , _s.starts_local, _s.starts_at, _s.ends_local, _s.ends_at, _s.last_local, _s.until_at, _s."count"
-  , case when _s.next_at is null then 'completed' else 'active' end, _s.next_local, _s.next_at, _key, _hash
+  , case when _s.next_at is null then 'completed' else 'active' end, _s.next_local, _s.next_at, coalesce(_s.is_real_time, false), _key, _hash
   )
   on conflict (idempotency_key) where idempotency_key is not null do nothing
   returning s.* into _made;
@@ -255,7 +255,7 @@ begin
   , gap = _s.gap, overlap = _s.overlap, leap = _s.leap, misfire = _s.misfire
   , starts_local = _s.starts_local, starts_at = _s.starts_at, ends_local = _s.ends_local, ends_at = _s.ends_at
   , last_local = _s.last_local, until_at = _s.until_at, "count" = _s."count", status = _s.status, next_local = _s.next_local, next_at = _s.next_at
-  , is_unplanned = _s.is_unplanned, version = s.version + 1, updated_at = now()
+  , is_unplanned = _s.is_unplanned, is_real_time = _s.is_real_time, version = s.version + 1, updated_at = now()
   where s.id = _id
   returning s.* into _s;
   perform agent_private.record_audit('schedule.update', _id::text, agent_private.schedule_detail(_s));
@@ -531,8 +531,8 @@ declare
   _first_event int8;
 begin
   perform from agent.schedule s where s.id = any(_ids) order by s.id for update;
-  insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status, reason)
-  select s.id, s.next_local, s.next_at, 'cancelled', 'the schedule was cancelled'
+  insert into agent.occurrence (schedule_id, nominal_at, is_real_time, scheduled_for, status, reason)
+  select s.id, s.next_local, s.is_real_time, s.next_at, 'cancelled', 'the schedule was cancelled'
   from agent.schedule s
   where s.id = any(_ids) and s.next_at is not null and s.status <> 'cancelled'
   on conflict do nothing;
@@ -561,8 +561,8 @@ $func$;
 
 -- Resolves the next occurrences of these schedules again from the same local times, by the rules of _zone (null: each schedule's zone).
 -- A time that has passed in the new zone and was not due yet is due now: it is neither lost nor late. Schedules whose time falls into a
--- gap, or after their end, are returned as unresolved; they fire nothing until the service has expanded them again. A schedule whose
--- time cannot be resolved at all is paused, with the reason.
+-- gap, or after their end, are returned as unresolved; they fire nothing until the service has expanded them again. So are those in real time whose
+-- time is to come: another instant may be the next one in the new zone. A schedule whose time cannot be resolved at all is paused, with the reason.
 create or replace function agent_private.move_schedules(_ids int8[], _zone text default null)
 returns table (moved int8, unresolved int8[])
 language plpgsql volatile
@@ -579,8 +579,8 @@ begin
   where s.id = any(_ids) and s.status in ('active', 'paused') and not agent_private.is_representable_time(s.next_local);
   return query
   with moving as materialized
-  ( select s.id, coalesce(_zone, s.zone) as zone, s.next_at, least(s.ends_at, s.until_at) as ends_at
-    , agent.resolve_local(s.next_local, coalesce(_zone, s.zone), s.gap, s.overlap) as at
+  ( select s.id, coalesce(_zone, s.zone) as zone, s.next_at, least(s.ends_at, s.until_at) as ends_at, s.is_real_time
+    , case when not s.is_real_time then agent.resolve_local(s.next_local, coalesce(_zone, s.zone), s.gap, s.overlap) end as at
     from
     ( select s.*
       from agent.schedule s
@@ -590,11 +590,11 @@ begin
     ) as s
   )
   , checked as
-  ( select m.*, m.at is null or coalesce(m.at > m.ends_at, false) as is_unresolved from moving m
+  ( select m.*, case when m.is_real_time then m.next_at > _now else m.at is null or coalesce(m.at > m.ends_at, false) end as is_unresolved from moving m
   )
   , moved as
   ( update agent.schedule s
-    set zone = m.zone, version = s.version + 1, updated_at = now(), is_unplanned = m.is_unresolved
+    set zone = m.zone, version = s.version + 1, updated_at = now(), is_unplanned = m.is_unresolved or m.is_real_time and s.is_unplanned
     , next_at = case
         when m.is_unresolved then _now
         when m.at >= _now then m.at

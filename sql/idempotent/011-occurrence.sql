@@ -97,7 +97,7 @@ declare
   _at timestamptz;
 begin
   perform agent_private.check_zone_known(_s.zone);
-  _at = coalesce(agent.resolve_local(_s.next_local, _s.zone, _s.gap, _s.overlap), _s.next_at);
+  _at = coalesce(case when not _s.is_real_time then agent.resolve_local(_s.next_local, _s.zone, _s.gap, _s.overlap) end, _s.next_at);
   return query select _at, agent_private.local_floor(_at, _s.zone);
 end
 $func$;
@@ -152,15 +152,15 @@ declare
 begin
   perform agent_private.check_sequences();
   with made as
-  ( insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, event_id, topic, fired_at, status, reason)
-    select n.schedule_id, n.nominal_at, n.scheduled_for
+  ( insert into agent.occurrence (schedule_id, nominal_at, is_real_time, scheduled_for, event_id, topic, fired_at, status, reason)
+    select n.schedule_id, n.nominal_at, t.is_real_time, n.scheduled_for
     , case when n.status = 'fired' and t.topic is null then nextval(_sequence) end
     , case when n.status = 'fired' then t.topic end
     , case when n.status = 'fired' then clock_timestamp() end
     , n.status
     , case when n.status = 'skipped' then 'it was missed, and the misfire policy had it not fire' end
     from unnest(_schedule_ids, _nominals, _scheduled_for, _statuses) with ordinality as n (schedule_id, nominal_at, scheduled_for, status, ord)
-    left join agent.schedule t on t.id = any(_ids) and t.topic is not null and t.id = n.schedule_id
+    join agent.schedule t on t.id = any(_ids) and t.id = n.schedule_id
     order by n.ord
     on conflict do nothing
     returning schedule_id, event_id, nominal_at, scheduled_for, fired_at
@@ -257,7 +257,7 @@ as $func$
   returning s.id
 $func$;
 
--- Fires an extra occurrence now, whatever the schedule's times, and returns it as list_occurrences does. The event that a schedule with
+-- Fires an extra occurrence now, whatever the schedule's times, and returns it as list_occurrences does, without its key. The event that a schedule with
 -- a topic publishes takes its place in the log when the transaction commits. Raises QD010, QD012 if the schedule is cancelled, and QD003 for a
 -- zone that the server does not know any more.
 create or replace function agent.run_schedule(_id int8, _queues text[] default null, _topics text[] default null)
@@ -286,8 +286,8 @@ begin
   end if;
   loop
     _nominal = agent_private.local_time(_now, _s.zone);
-    insert into agent.occurrence (schedule_id, nominal_at, is_manual, scheduled_for, event_id, topic, fired_at, status)
-    values (_id, _nominal, true, _now, _event, _s.topic, _now, 'fired')
+    insert into agent.occurrence (schedule_id, nominal_at, is_real_time, is_manual, scheduled_for, event_id, topic, fired_at, status)
+    values (_id, _nominal, _s.is_real_time, true, _now, _event, _s.topic, _now, 'fired')
     on conflict do nothing;
     exit when found;
     _now = _now + interval '1 microsecond';
@@ -314,13 +314,13 @@ begin
 end
 $func$;
 
--- Up to _limit past occurrences of a schedule, latest first, before _before. status follows the event: pending, processing, completed
+-- Up to _limit past occurrences of a schedule, latest first, before the one whose key_at is _before. status follows the event: pending, processing, completed
 -- (also once its history has been dropped), failed, cancelled, or skipped; without an event it is published, to a topic. Raises QD010 if
 -- there is no such schedule.
 create or replace function agent.list_occurrences(_id int8, _limit int4 default 100, _before timestamp default null)
 returns table
 ( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
-, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4, topic text
+, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4, topic text, key_at timestamp
 )
 language plpgsql volatile
 security definer
@@ -335,20 +335,20 @@ begin
   return query
   select o.schedule_id, o.nominal_at, o.is_manual, o.scheduled_for
   , coalesce(e.status, case when o.topic is null then o.status else 'published' end), coalesce(e.event_id, o.event_id), o.fired_at
-  , e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0), o.topic
+  , e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0), o.topic, o.key_at
   from
   ( select o.*
     from agent.occurrence o
-    where o.schedule_id = _id and (_before is null or o.nominal_at < _before)
-    order by o.nominal_at desc
+    where o.schedule_id = _id and (_before is null or o.key_at < _before)
+    order by o.key_at desc
     limit _limit
   ) as o
   left join lateral agent_private.occurrence_event(o.event_id) e on o.event_id is not null
-  order by o.nominal_at desc;
+  order by o.key_at desc;
 end
 $func$;
 
--- The last past occurrence of each of these schedules that has one, as list_occurrences has it. It takes one look into an index for each schedule, and what became of the event.
+-- The last past occurrence of each of these schedules that has one, as list_occurrences has it without its key. It takes one look into an index for each schedule, and what became of the event.
 create or replace function agent.last_occurrences(_ids int8[])
 returns table
 ( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
@@ -368,7 +368,7 @@ begin
   , coalesce(e.status, case when o.topic is null then o.status else 'published' end), coalesce(e.event_id, o.event_id), o.fired_at
   , e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0), o.topic
   from (select distinct i.id from unnest(_ids) as i (id)) as s
-  cross join lateral (select o.* from agent.occurrence o where o.schedule_id = s.id order by o.nominal_at desc limit 1) as o
+  cross join lateral (select o.* from agent.occurrence o where o.schedule_id = s.id order by o.key_at desc limit 1) as o
   left join lateral agent_private.occurrence_event(o.event_id) e on o.event_id is not null
   order by o.schedule_id;
 end

@@ -50,6 +50,7 @@ create table agent.schedule
 , updated_at timestamptz not null default now()
 , status_reason text
 , is_unplanned boolean not null default false
+, is_real_time boolean not null default false
 , topic text collate "C"
 , group_key text
 , constraint schedule_event check (jsonb_typeof(event) = 'object')
@@ -99,6 +100,8 @@ comment on column agent.schedule.request_hash is 'of the request that brought th
 comment on column agent.schedule.status_reason is 'why the service paused it; null: it did not';
 comment on column agent.schedule.is_unplanned is
   'its next local time does not come any more: the service has to find the one after it, and nothing fires before';
+comment on column agent.schedule.is_real_time is
+  'its rule comes within days: each instant at which clocks show one of its times is an occurrence';
 comment on column agent.schedule.topic is 'its occurrences are published to; null: they are events of its queue';
 comment on column agent.schedule.group_key is 'of its events; null: none';
 
@@ -112,7 +115,7 @@ create index schedule_zone on agent.schedule (zone, id) where status in ('active
 create index schedule_queue on agent.schedule (queue, id) where queue is not null; -- which keeps it out of searches by id
 create unique index schedule_idempotency_key on agent.schedule (idempotency_key) where idempotency_key is not null;
 
--- The key is what makes each occurrence happen once.
+-- The key is what makes each occurrence happen once. Whether a rule follows real time is a part of it, as a change of the schedule changes that, too.
 create table agent.occurrence
 ( schedule_id int8 not null
 , nominal_at timestamp not null
@@ -123,7 +126,9 @@ create table agent.occurrence
 , status text collate "C" not null
 , reason text
 , topic text collate "C"
-, primary key (schedule_id, nominal_at)
+, is_real_time boolean not null default false
+, key_at timestamp generated always as (case when is_real_time then scheduled_for at time zone 'UTC' else nominal_at end) stored
+, primary key (schedule_id, key_at, is_real_time)
 , constraint occurrence_status check (status in ('fired', 'skipped', 'cancelled'))
 );
 comment on table agent.occurrence is 'each time of a schedule that has come, or was passed over';
@@ -133,6 +138,8 @@ comment on column agent.occurrence.scheduled_for is 'the instant that stood for 
 comment on column agent.occurrence.event_id is 'the event it became';
 comment on column agent.occurrence.reason is 'why it did not become an event';
 comment on column agent.occurrence.topic is 'it was published to; null: it was not';
+comment on column agent.occurrence.is_real_time is 'agent.schedule.is_real_time when it came';
+comment on column agent.occurrence.key_at is 'what it is known by among those of its schedule: its nominal time, or, if it is_real_time, its instant in UTC';
 
 create index occurrence_scheduled_for on agent.occurrence using brin (scheduled_for);
 
