@@ -115,6 +115,8 @@ var (
 	ErrScheduleEnded error = &errorKind{code: "schedule_ended", text: "the schedule has ended"}
 	// ErrRedriveEnded: the redrive is done, was cancelled, or has failed.
 	ErrRedriveEnded error = &errorKind{code: "redrive_ended", text: "the redrive has ended"}
+	// ErrTooManyRedrives: 100 redrives of the caller's key run, are paused or have failed.
+	ErrTooManyRedrives error = &errorKind{code: "too_many_redrives", text: "too many redrives"}
 	// ErrQueueNotEmpty: the queue has events; ErrQueueLeased: some are under a lease; ErrQueueInUse: schedules, sources, subscriptions or the
 	// policies of other queues name it. See
 	// [Client.DeleteQueue].

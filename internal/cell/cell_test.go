@@ -65,7 +65,7 @@ func TestDatabaseThatHasGivenOutIDsStaysCellZero(t *testing.T) {
 	for what, statement := range map[string]string{
 		"an event":                  `select agent.insert_event('{}')`,
 		"an id that was never used": `select nextval('agent.schedule_id_seq')`,
-		"a redrive":                 `insert into agent.redrive (created_by, last_id) values ('somebody', 0)`,
+		"a redrive":                 `insert into agent.redrive (created_by, caller, last_id) values ('somebody', 'somebody', 0)`,
 		"history without its ids": `insert into agent.event_hist (id, event_ts, attempts, priority, enqueued_at, vt, claimed, event, queue, finished_at, outcome)
 			select 7, now(), 1, 0, now(), now(), '{}', '{}', 'q', now(), 'done'`,
 	} {

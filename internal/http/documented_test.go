@@ -311,6 +311,8 @@ func provokeRedrives(h *environment) {
 		h.call("POST", "/redrives/1152921504606846976/"+verb, "").wantProblem(problem.RedriveNotFound)
 	}
 	h.call("GET", "/redrives/1152921504606846976", "").wantProblem(problem.RedriveNotFound)
+	h.sql("insert into agent.redrive (created_by, caller, last_id, state) select r.created_by, r.caller, 0, 'paused' from agent.redrive r, generate_series(1, 100)")
+	h.call("POST", "/redrives", body).wantProblem(problem.TooManyRedrives)
 	h.sql("update agent.redrive set state = 'done'")
 	for _, verb := range []string{"pause", "resume", "cancel"} {
 		h.call("POST", path+"/"+verb, "").wantProblem(problem.RedriveEnded)

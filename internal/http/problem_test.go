@@ -86,6 +86,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"event_ended":            failWith(t, fmt.Errorf("running: %w", queue.ErrEnded)),
 		"redrive_not_found":      h.try("GET", "/redrives/4711", ""),
 		"redrive_ended":          failWith(t, fmt.Errorf("pausing: %w", queue.ErrRedriveEnded)),
+		"too_many_redrives":      failWith(t, fmt.Errorf("creating: %w", queue.ErrTooManyRedrives)),
 		"queue_not_found":        h.try("DELETE", "/queues/nothing", ""),
 		"queue_not_empty":        h.try("DELETE", "/queues/default", ""),
 		"queue_not_declared":     failWith(t, fmt.Errorf("inserting: %w", &queue.UndeclaredError{Queue: "ordres"})),

@@ -67,8 +67,8 @@ const redriveColumns = `id, created_at, created_by, coalesce(idempotency_key, ''
 	to_ts as "to", finished_from, finished_to, contains, type, source, worker, min_duration, meta, queues, to_queue, rate, state, reason, matched, is_estimate, requeued, skipped,
 	updated_at, finished_at`
 
-// CreateRedrive creates a redrive, which processes that Run go on with, and returns it. isDeduplicated reports that the key stands for it already. It fails with ErrKeyReused, an
-// *InvalidError, or an *UndeclaredError about ToQueue.
+// CreateRedrive creates a redrive, which processes that Run go on with, and returns it. isDeduplicated reports that the key stands for it already. It fails with ErrKeyReused,
+// ErrTooManyRedrives, an *InvalidError, or an *UndeclaredError about ToQueue. The key counts for the actor of the call alone.
 func (s *Service) CreateRedrive(ctx context.Context, p RedriveParams) (made Redrive, isDeduplicated bool, err error) {
 	return s.createRedrive(ctx, p, false)
 }

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
@@ -508,6 +511,165 @@ func TestRedriveIsCreatedOnceUnderAKey(t *testing.T) {
 	}
 }
 
+// as is the context of calls in the name of a key.
+func as(t *testing.T, key string) context.Context {
+	t.Helper()
+	return pg.WithActor(t.Context(), "key:"+key)
+}
+
+// redriveSteps has n steps made, and returns the callers whose turns they were; empty: no step was due.
+func (b env) redriveSteps(t *testing.T, n int) (callers []string) {
+	t.Helper()
+	for range n {
+		callers = append(callers, pgtest.Query[string](t, b.sql, `
+			select coalesce((select r.caller from agent.redrive r where r.id = s.id), '') from agent_service.redrive_step('p') s`))
+	}
+	return callers
+}
+
+func TestRedrivesOfCallersTakeTurns(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		events int // that each redrive looks at
+		of     map[string]int
+		want   string
+	}{
+		"redrives of one step":    {10, map[string]int{"a": 50, "b": 3}, "a b a b a b a a"},
+		"redrives of many steps":  {12000, map[string]int{"a": 3, "b": 1}, "a b a b a b"},
+		"three callers":           {12000, map[string]int{"a": 2, "b": 1, "c": 2}, "a b c a b c"},
+		"redrives of one another": {10, map[string]int{"a": 2}, "a a "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupHistory(t, c.events, nil)
+			for _, key := range slices.Sorted(maps.Keys(c.of)) {
+				for range c.of[key] {
+					if _, _, err := b.CreateRedrive(as(t, key), queue.RedriveParams{HistoryFilter: queue.HistoryFilter{Type: "none"}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			want := strings.Split(c.want, " ")
+			for i := range want {
+				if want[i] != "" {
+					want[i] = "key:" + want[i]
+				}
+			}
+			if got := b.redriveSteps(t, len(want)); !slices.Equal(got, want) {
+				t.Errorf("the steps were of %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestUnfinishedRedrivesOfACallerAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setupHistory(t, 1, nil)
+	p := queue.RedriveParams{HistoryFilter: failedOfA, IdempotencyKey: "first"}
+	create := func(key string) error {
+		_, _, err := b.CreateRedrive(as(t, key), p)
+		return err
+	}
+	if err := create("a"); err != nil {
+		t.Fatal(err)
+	}
+	p.IdempotencyKey = ""
+	b.exec(t, `begin; set local agent.actor = 'key:a'; select from generate_series(1, 94) i, agent.create_redrive('a', _rate => i); commit`)
+	b.exec(t, `update agent.redrive set state = case id % 3 when 0 then 'running' when 1 then 'paused' else 'failed' end`)
+
+	var created, refused atomic.Int32
+	var calls sync.WaitGroup
+	for range 20 {
+		calls.Go(func() {
+			switch err := create("a"); {
+			case err == nil:
+				created.Add(1)
+			case errors.Is(err, queue.ErrTooManyRedrives):
+				refused.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+	if created.Load() != 5 || refused.Load() != 15 {
+		t.Errorf("beside 95 redrives, %d were created at once and %d refused, want 5 and 15", created.Load(), refused.Load())
+	}
+	if err := create("b"); err != nil {
+		t.Errorf("a redrive of another key failed with %v", err)
+	}
+	p.IdempotencyKey = "first"
+	if _, isDeduplicated, err := b.CreateRedrive(as(t, "a"), p); err != nil || !isDeduplicated {
+		t.Errorf("a redrive that was created before returned %t, %v", isDeduplicated, err)
+	}
+	p.IdempotencyKey = ""
+	if _, _, err := b.CountRedrive(as(t, "a"), p); err != nil {
+		t.Errorf("a count failed with %v", err)
+	}
+	b.exec(t, `select agent.cancel_redrive(max(id)) from agent.redrive where caller = 'key:a'`)
+	if err := create("a"); err != nil {
+		t.Errorf("after one was cancelled, another failed with %v", err)
+	}
+	if err := create("a"); !errors.Is(err, queue.ErrTooManyRedrives) {
+		t.Errorf("one more failed with %v", err)
+	}
+}
+
+// TestRedrivesOfASQLRoleAreItsOwn has a role that may not run the service say that it acts for keys.
+func TestRedrivesOfASQLRoleAreItsOwn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	b := env{Service: anotherService(t, db.URL, nil), url: db.URL, sql: pgtest.Connect(t, db.URL)}
+	role := pgtest.Connect(t, insertingRole(t, db, "agent.create_redrive"))
+	create := func(actor string) (id int64, isReplayed bool, err error) {
+		tx, err := role.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		err = tx.QueryRow(t.Context(), `
+			select (c.redrive).id, c.is_replayed from set_config('agent.actor', $1, true) cross join lateral agent.create_redrive('a', _key => 'k') c`, actor).Scan(&id, &isReplayed)
+		return id, isReplayed, errors.Join(err, tx.Commit(t.Context()))
+	}
+	of := b.redriveOf(t, "a")
+	first, isReplayed, err := create("key:a")
+	if err != nil || isReplayed || first == of.ID {
+		t.Fatalf("the role created %d, replayed: %t, %v; the key has %d", first, isReplayed, err, of.ID)
+	}
+	if again, isReplayed, err := create("key:b"); err != nil || !isReplayed || again != first {
+		t.Errorf("the role repeated it as %d, %t, %v", again, isReplayed, err)
+	}
+	if _, err := role.Exec(t.Context(), `select from generate_series(1, 100) i, set_config('agent.actor', 'key:' || i, false), agent.create_redrive('a', _rate => i)`); !strings.Contains(fmt.Sprint(err), "QD068") {
+		t.Errorf("a hundred more redrives of the role failed with %v, want QD068", err)
+	}
+}
+
+// redriveOf creates a redrive under the idempotency key "k" in the name of a key.
+func (b env) redriveOf(t *testing.T, key string) queue.Redrive {
+	t.Helper()
+	made, isDeduplicated, err := b.CreateRedrive(as(t, key), queue.RedriveParams{HistoryFilter: queue.HistoryFilter{Queue: "a"}, IdempotencyKey: "k"})
+	if err != nil || isDeduplicated {
+		t.Fatalf("a redrive of the key %s was created with %t, %v", key, isDeduplicated, err)
+	}
+	return made
+}
+
+func TestIdempotencyKeysOfRedrivesAreOfTheirCaller(t *testing.T) {
+	t.Parallel()
+	b := setupHistory(t, 1, nil)
+	of := map[string]int64{"a": b.redriveOf(t, "a").ID, "b": b.redriveOf(t, "b").ID}
+	for key, id := range of {
+		p := queue.RedriveParams{HistoryFilter: queue.HistoryFilter{Queue: "a"}, IdempotencyKey: "k"}
+		if again, isDeduplicated, err := b.CreateRedrive(as(t, key), p); err != nil || !isDeduplicated || again.ID != id {
+			t.Errorf("the key %s repeats its redrive %d as %d, %t, %v", key, id, again.ID, isDeduplicated, err)
+		}
+		p.Rate = 7
+		if _, _, err := b.CreateRedrive(as(t, key), p); !errors.Is(err, queue.ErrKeyReused) {
+			t.Errorf("another redrive of the key %s failed with %v", key, err)
+		}
+	}
+}
+
 func TestRedriveOfACallerWithFewQueues(t *testing.T) {
 	t.Parallel()
 	b := setupHistory(t, 3, nil)
@@ -594,6 +756,28 @@ func TestAnotherProcessGoesOnWithARedrive(t *testing.T) {
 	}
 	if r, err := b.GetRedrive(t.Context(), made.ID, nil); err != nil || r.Requeued != 40 {
 		t.Errorf("the redrive is %+v, %v", r, err)
+	}
+}
+
+func TestRedriveThatStoodStillMakesGoodForNothing(t *testing.T) {
+	t.Parallel()
+	b := setupHistory(t, 500, nil)
+	b.redrive(t, queue.RedriveParams{HistoryFilter: failedOfA, Rate: 100})
+	const standing = 0.1 // seconds from a step to the next one
+	for name, c := range map[string]struct {
+		set         string
+		least, most float64
+	}{
+		"never begun":             {`leased_by = null, leased_until = null, next_at = clock_timestamp() - interval '15 s'`, standing, standing},
+		"its process has died":    {`leased_by = 'gone', leased_until = clock_timestamp() - interval '1 s', next_at = clock_timestamp() - interval '3 s'`, standing, standing},
+		"its process stood still": {`leased_by = 'p', leased_until = clock_timestamp() - interval '1 s', next_at = clock_timestamp() - interval '3 s'`, standing, standing},
+		"a step is late, no more": {`leased_by = 'p', leased_until = clock_timestamp() + interval '1 min', next_at = clock_timestamp() - interval '500 ms'`, standing - 1, standing - 0.5},
+	} {
+		b.exec(t, `update agent.redrive set `+c.set)
+		b.redriveSteps(t, 1)
+		if next := pgtest.Query[float64](t, b.sql, `select extract(epoch from next_at - updated_at)::float8 from agent.redrive`); next < c.least-1e-6 || next > c.most+1e-6 {
+			t.Errorf("%s: the next step is due %v s after this one, want %v to %v", name, next, c.least, c.most)
+		}
 	}
 }
 

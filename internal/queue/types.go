@@ -530,6 +530,7 @@ var (
 	ErrNotDeclared     = pg.ErrNotDeclared                                            // it has no policy, and Config.DeclaredOnly wants one; the error is an *UndeclaredError
 	ErrRedriveNotFound = errors.New("no such redrive")                                // or it is about queues of others
 	ErrRedriveEnded    = errors.New("the redrive has ended")                          // it is done, was cancelled, or has failed
+	ErrTooManyRedrives = errors.New("too many redrives")                              // that the caller has created run, are paused or have failed
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
 	ErrKeyLeft         = pg.ErrKeyLeft                                                // the idempotency key was left to another cell, which the queue is placed on
 	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
@@ -574,6 +575,7 @@ var sqlstates = pg.States{
 	"QD065": ErrDeadLetterChain,
 	"QD066": ErrRedriveNotFound,
 	"QD067": ErrRedriveEnded,
+	"QD068": ErrTooManyRedrives,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

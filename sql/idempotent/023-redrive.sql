@@ -2,7 +2,7 @@
 --
 -- A redrive is a row. Each step of it is one short transaction, which locks the row, looks at the next events after the cursor in the order of an index,
 -- requeues those that match, and moves the cursor and the counts: whatever dies, each event is requeued once. The process that made the last step has a
--- lease; the others go on with the redrive when it has ended.
+-- lease; the others go on with the redrive when it has ended. Callers take turns: the next step is one of the caller whose latest step is the oldest.
 
 -- The events after the cursor of a redrive as the text of a query of at most _limit rows (priority, ts, id, matches), in the order of an index. Those that match are
 -- redriven. It bounds ids rather than times of the end: no clock tells copies that the redrive itself has made from what was there before.
@@ -122,8 +122,9 @@ $func$;
 
 -- Creates a redrive and returns it. It requeues the events of history that match the filters (see list_history), oldest event_ts first, without those that were
 -- requeued before, or, with a _dead_letter_queue, the dead letters that wait there, and only what is there now. Each goes to its own queue or to _to_queue; a
--- dead letter to where it came from, which is 'origin', or to _to_queue, and is in history then as cancelled. _rate is how many a second go. The same _key again returns
--- the redrive that was created first, or raises QD005 if anything else differs. Only events of queues that a pattern of _queues stands for go, and only into such
+-- dead letter to where it came from, which is 'origin', or to _to_queue, and is in history then as cancelled. _rate is how many a second go. The same _key of the same caller
+-- again returns the redrive that was created first, or raises QD005 if anything else differs. Raises QD068 if 100 redrives of the caller run, are paused or have failed: the caller is
+-- the actor of a session that may run the service, else the role of the session. Only events of queues that a pattern of _queues stands for go, and only into such
 -- (null: all). With _dry_run nothing is created, and only matched and is_estimate of the redrive count.
 create or replace function agent.create_redrive
 ( _queue text default null
@@ -153,6 +154,7 @@ set enable_seqscan to off
 set jit to off
 as $func$
 declare
+  _max_unfinished int4 = 100;
   _r agent.redrive;
   _made agent.redrive;
   _cursor_ts timestamptz;
@@ -189,6 +191,10 @@ begin
 
   _r.created_at = clock_timestamp();
   _r.created_by = left(coalesce(nullif(current_setting('agent.actor', true), ''), session_user), 255);
+  _r.caller = 'role:' || session_user;
+  if has_function_privilege(session_user, 'agent_service.redrive_step(text, boolean)', 'execute') then -- others can say any actor
+    _r.caller = coalesce(nullif(current_setting('agent.actor', true), ''), _r.caller);
+  end if;
   _r.dead_letter_queue = _dead_letter_queue;
   _r.queue = _queue;
   _r.outcome = _outcome;
@@ -228,18 +234,18 @@ begin
   , _dead_letter_queue, _to_queue, _rate, _queues, extract(epoch from _finished_from), extract(epoch from _finished_to)
   )) end;
   insert into agent.redrive as r
-  ( created_at, created_by, idempotency_key, request_hash, dead_letter_queue, queue, outcome, from_ts, to_ts, contains, type, source, worker, min_duration, meta
+  ( created_at, created_by, caller, idempotency_key, request_hash, dead_letter_queue, queue, outcome, from_ts, to_ts, contains, type, source, worker, min_duration, meta
   , queues, to_queue, rate, last_id, last_ts, finished_from, finished_to, cursor_ts, cursor_id
   )
   values
-  ( _r.created_at, _r.created_by, _r.idempotency_key, _r.request_hash, _r.dead_letter_queue, _r.queue, _r.outcome, _r.from_ts, _r.to_ts, _r.contains, _r.type
+  ( _r.created_at, _r.created_by, _r.caller, _r.idempotency_key, _r.request_hash, _r.dead_letter_queue, _r.queue, _r.outcome, _r.from_ts, _r.to_ts, _r.contains, _r.type
   , _r.source, _r.worker, _r.min_duration, _r.meta, _r.queues, _r.to_queue, _r.rate, _r.last_id, _r.last_ts
   , _r.finished_from, _r.finished_to, _r.cursor_ts, _r.cursor_id
   )
-  on conflict (idempotency_key) where idempotency_key is not null do nothing
+  on conflict (caller, idempotency_key) where idempotency_key is not null do nothing
   returning r.* into _made;
   if not found then
-    select r.* into strict _made from agent.redrive r where r.idempotency_key = _key;
+    select r.* into strict _made from agent.redrive r where r.caller = _r.caller and r.idempotency_key = _key;
     if _made.request_hash is distinct from _r.request_hash then
       raise exception 'the idempotency key % stands for another request', _key
         using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another redrive';
@@ -253,6 +259,10 @@ begin
   , next_at = clock_timestamp() -- the time that counting took is not made good for
   where r.id = _made.id
   returning r.* into strict _made;
+  insert into agent_private.redrive_turn (caller) values (_r.caller) on conflict (caller) do update set caller = excluded.caller; -- locks it
+  if (select count(*) from agent.redrive r where r.caller = _r.caller and r.state in ('running', 'paused', 'failed')) > _max_unfinished then
+    raise exception '% redrives of % run, are paused or have failed', _max_unfinished, _r.caller using errcode = 'QD068';
+  end if;
   perform agent_private.record_audit('redrive.create', _made.id::text, jsonb_strip_nulls(jsonb_build_object
   ( 'dead_letter_queue', _dead_letter_queue, 'queue', _queue, 'outcome', _outcome, 'from', _from, 'to', _to, 'finished_from', _finished_from
   , 'finished_to', _finished_to, 'type', _type, 'source', _source, 'worker', _worker
@@ -380,7 +390,7 @@ as $func$
   select * from agent_private.change_redrive(_id, 'cancelled', array['running', 'paused', 'failed'], 'redrive.cancel', _queues)
 $func$;
 
--- Deletes up to _limit redrives that ended 30 days ago or earlier, and returns how many.
+-- Deletes up to _limit redrives that ended 30 days ago or earlier, and returns how many. Forgets the turns of callers that have none to go on with.
 create or replace function agent.prune_redrives(_limit int4 default 1000)
 returns int8
 language plpgsql volatile
@@ -397,6 +407,9 @@ begin
   ( select o.id from agent.redrive o where o.finished_at < clock_timestamp() - interval '30 days' order by o.finished_at limit _limit for update skip locked
   );
   get diagnostics _n = row_count;
+  delete from agent_private.redrive_turn t
+  where t.at < clock_timestamp() - interval '1 hour'
+  and not exists (select from agent.redrive r where r.caller = t.caller and r.state in ('running', 'paused', 'failed'));
   return _n;
 end
 $func$;
@@ -545,7 +558,7 @@ as $func$
   group by s.state
 $func$;
 
--- Makes a step of a redrive that is due, and that this process goes on with, or no process any more. With _required it fails when a queue that its events are to go to is not
+-- Makes a step of a redrive that is due, and that this process goes on with, or no process any more: one of the caller whose turn it is. With _required it fails when a queue that its events are to go to is not
 -- declared. Returns the redrive, null if none is due; by queue how many events went there; and in wait how long it is until the next step of one that this process may go on with, null if there is
 -- none. It notifies nobody.
 create or replace function agent_service.redrive_step(_process text, _required boolean default false)
@@ -567,12 +580,13 @@ declare
 begin
   select r.* into _r
   from agent.redrive r
+  left join agent_private.redrive_turn t on t.caller = r.caller
   where r.state = 'running'
   and (r.leased_by is null or r.leased_by = _process or r.leased_until not between _now and _now + _latest)
   and r.next_at not between _now and _now + _latest
-  order by r.next_at, r.id
+  order by t.at nulls first, r.next_at, r.id
   limit 1
-  for update skip locked;
+  for update of r skip locked;
   if found then
     begin
       select p.* into strict _page
@@ -615,6 +629,7 @@ begin
     , next_at = _r.next_at, leased_by = _process, leased_until = greatest(_r.next_at, _now) + _lease
     , updated_at = _now, finished_at = case when _r.state <> 'running' then _now end
     where r.id = _r.id;
+    insert into agent_private.redrive_turn as t (caller, at) values (_r.caller, _now) on conflict (caller) do update set at = excluded.at;
     id = _r.id;
     state = _r.state;
     reason = _r.reason;

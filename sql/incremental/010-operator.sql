@@ -4,6 +4,7 @@ create table agent.redrive
 ( id int8 not null generated always as identity (maxvalue 35184372088831) primary key
 , created_at timestamptz not null default clock_timestamp()
 , created_by text not null
+, caller text collate "C" not null
 , idempotency_key text
 , request_hash text
 , dead_letter_queue text collate "C"
@@ -46,6 +47,8 @@ comment on table agent.redrive is
   'finished_from and finished_to, each null for any';
 comment on column agent.redrive.id is 'cell << 45 | number, see agent.cell: this upper bound is that of cell 0';
 comment on column agent.redrive.created_by is 'as the audit has it';
+comment on column agent.redrive.caller is
+  'whose bound, turns and idempotency keys it goes by: the actor of a session of the service, else role: and the role of the session';
 comment on column agent.redrive.request_hash is 'of the request that the key stands for';
 comment on column agent.redrive.dead_letter_queue is 'its dead letters are redriven; null: events of history';
 comment on column agent.redrive.from_ts is 'of event_ts, inclusive';
@@ -74,7 +77,15 @@ comment on column agent.redrive.finished_to is 'of finished_at of the events, ex
 -- The look of every process for what there is to do reads this one, which is empty mostly.
 create index redrive_running on agent.redrive (id) where state = 'running';
 create index redrive_finished_at on agent.redrive (finished_at) where finished_at is not null;
-create unique index redrive_idempotency_key on agent.redrive (idempotency_key) where idempotency_key is not null;
+create index redrive_unfinished on agent.redrive (caller) where state in ('running', 'paused', 'failed');
+create unique index redrive_idempotency_key on agent.redrive (caller, idempotency_key) where idempotency_key is not null;
+
+create table agent_private.redrive_turn
+( caller text collate "C" primary key
+, at timestamptz not null default '-infinity'
+) with (fillfactor = 50);
+comment on table agent_private.redrive_turn is
+  'when a redrive of each caller had its latest step; who creates a redrive locks the row of its caller';
 
 create table agent.queue_sampling
 ( at timestamptz primary key

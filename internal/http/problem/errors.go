@@ -38,6 +38,7 @@ var serviceErrors = []struct {
 
 	{queue.ErrRedriveNotFound, RedriveNotFound, "No redrive has this id: it never existed, or ended more than 30 days ago."},
 	{queue.ErrRedriveEnded, RedriveEnded, "The redrive is done, was cancelled, or has failed: GET /redrives/{id} says which. One that has failed can be resumed or cancelled; else create a new one."},
+	{queue.ErrTooManyRedrives, TooManyRedrives, "100 redrives of the caller's key run, are paused or have failed. Wait until some are done, or cancel some: GET /redrives lists them."},
 
 	{schedule.ErrNotFound, ScheduleNotFound, "No schedule has this id."},
 	{schedule.ErrOwnerNotFound, OwnerNotFound, "No owner has this id."},

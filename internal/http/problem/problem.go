@@ -55,6 +55,7 @@ var (
 	WrongDelivery        = Type{409, "wrong_delivery", "Wrong delivery"}
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
 	RedriveEnded         = Type{409, "redrive_ended", "Redrive ended"}
+	TooManyRedrives      = Type{409, "too_many_redrives", "Too many redrives"}
 	LastAdminKey         = Type{409, "last_admin_key", "Last admin key"}
 	KeyEnded             = Type{409, "key_ended", "Key ended"}
 	QueueNotEmpty        = Type{409, "queue_not_empty", "Queue not empty"}
