@@ -569,11 +569,12 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 declare
-  _lease interval = interval '15 seconds';
+  _lease interval = interval '2 seconds'; -- as long as a redrive stands still when its process dies
   -- No step is due, and no lease ends, later than this, unless the clock was set back.
   _latest interval = interval '3 minutes';
   _now timestamptz = clock_timestamp();
   _r agent.redrive;
+  _is_late boolean; -- the redrive has stood still: what it did not do is not made good for
   _page record;
   _locked record;
   _done int8 = 0;
@@ -588,6 +589,7 @@ begin
   limit 1
   for update of r skip locked;
   if found then
+    _is_late = (_r.leased_by = _process and _now <= _r.leased_until) is not true;
     begin
       select p.* into strict _page
       from agent_private.redrive_page(_r, case when _r.rate is null then 1000 else greatest(1, least(1000, ceil(_r.rate / 10)))::int4 end) p;
@@ -621,7 +623,7 @@ begin
     if _r.rate is null then
       _r.next_at = _now;
     elsif _done > 0 then -- up to a second that a step was late is made good for
-      _r.next_at = greatest(_r.next_at, _now - interval '1 second') + make_interval(secs => _done / _r.rate);
+      _r.next_at = greatest(_r.next_at, _now - case when _is_late then '0' else interval '1 second' end) + make_interval(secs => _done / _r.rate);
     end if;
     update agent.redrive r
     set state = _r.state, reason = _r.reason, requeued = _r.requeued, skipped = _r.skipped
