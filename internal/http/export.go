@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -20,8 +21,8 @@ import (
 	"github.com/queued/queued/internal/request"
 )
 
-// maxExports is how many exports a process writes at a time. Each of them keeps a connection for listings busy while its reader is fast: further ones
-// would take these from the listings.
+// maxExports is how many exports a process writes at a time, at most one of them for each key. Each keeps a connection for listings busy while its reader is
+// fast: further ones would take these from the listings.
 const maxExports = 2
 
 // exportable is the parameter of what can be exported.
@@ -66,19 +67,52 @@ func listing[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Req
 }
 
 var (
+	errExportOfKey    = problem.New(problem.RateLimited, "This process writes an export for the key already, and one at a time. Retry when that has ended.").With("Retry-After", "1")
 	errTooManyExports = problem.New(problem.Overloaded, fmt.Sprintf("This process writes %d exports already. Retry when one of them has ended.", maxExports)).With("Retry-After", "1")
 	errExportStopped  = problem.New(problem.NotReady, "The server is stopping. Export again.")
 )
 
+// exports are the exports that a process writes.
+type exports struct {
+	mu     sync.Mutex
+	n      int
+	actors map[string]bool // whom they are for; callers without a key are not among them
+}
+
+// begin takes the place of an export for a caller, who calls end when it has ended. It fails if the caller has one, or if there are too many.
+func (e *exports) begin(grant *access.Grant) (end func(), err error) {
+	actor := ""
+	if grant != nil {
+		actor = grant.Actor()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.actors[actor]:
+		return nil, errExportOfKey
+	case e.n >= maxExports:
+		return nil, errTooManyExports
+	}
+	e.n++
+	if actor != "" {
+		e.actors[actor] = true
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.n--
+		delete(e.actors, actor)
+	}, nil
+}
+
 // export answers with all rows of ex, a page at a time: each is a statement of its own, so that a long export holds no snapshot. It ends with the number of
 // rows. A failure after the beginning breaks the connection off, so that the answer never looks whole.
 func (s *Server) export(w http.ResponseWriter, r *http.Request, format export.Format, ex exported) error {
-	select {
-	case s.exports <- struct{}{}:
-		defer func() { <-s.exports }()
-	default:
-		return errTooManyExports
+	end, err := s.exports.begin(logOf(r).grant)
+	if err != nil {
+		return err
 	}
+	defer end()
 	ctx, stop := logOf(r).grant.Watch(r.Context())
 	defer stop()
 	rows := 0

@@ -318,20 +318,22 @@ func (h *environment) slowExport(c *client, path string) *http.Response {
 
 func TestExportThatFailsLooksCutShort(t *testing.T) {
 	t.Parallel()
-	for name, fail := range map[string]func(h *environment, key string){
-		"not_ready": func(h *environment, _ string) { h.drain() },
-		"key_revoked": func(h *environment, key string) {
-			h.revokeKey(strings.Split(key, "_")[1])
+	for name, fail := range map[string]func(h *environment, keys ...string){
+		"not_ready": func(h *environment, _ ...string) { h.drain() },
+		"key_revoked": func(h *environment, keys ...string) {
+			for _, key := range keys {
+				h.revokeKey(strings.Split(key, "_")[1])
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
 			h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
-			key := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}})
+			one, other := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}}), h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}})
 			h.fillHistory("mail", 5000, strings.Repeat("x", 2000))
-			lines, cells := h.slowExport(h.key(key), "/history?format=ndjson"), h.slowExport(h.key(key), "/history?format=csv") //nolint:bodyclose // slowExport does
-			fail(h, key)
+			lines, cells := h.slowExport(h.key(one), "/history?format=ndjson"), h.slowExport(h.key(other), "/history?format=csv") //nolint:bodyclose // slowExport does
+			fail(h, one, other)
 			text, err := io.ReadAll(lines.Body)
 			if err == nil || lines.Trailer.Get("Export-Rows") != "" {
 				t.Errorf("the export ended with %v and the trailer %v", err, lines.Trailer)
@@ -372,6 +374,33 @@ func TestExportsOfAProcessAreFew(t *testing.T) {
 		h.log.wait(t, ended...)
 	}
 	h.call("GET", "/history?format=csv&limit=1", "").want(http.StatusOK)
+}
+
+func TestAKeyHasOneExportAtATime(t *testing.T) {
+	t.Parallel()
+	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.blockedLimit = busyTimeout }})
+	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
+	tenant := func() (*client, *browser) {
+		key := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}, Queues: []string{"mail"}})
+		b := h.browse(t)
+		b.logIn(key, "").want(http.StatusSeeOther)
+		return h.key(key), b
+	}
+	slow, slowPages := tenant()
+	other, otherPages := tenant()
+	h.fillHistory("mail", 5000, strings.Repeat("x", 2000))
+	open := h.slowExport(slow, "/history?format=ndjson")
+	refused := slow.call("GET", "/history?format=csv&limit=1", "")
+	if refused.wantProblem(problem.RateLimited); refused.header.Get("Retry-After") == "" {
+		t.Error("a second export of the key is not told when to come back")
+	}
+	slowPages.get("history/download?format=csv&outcome=done").want(http.StatusTooManyRequests)
+	other.call("GET", "/history?format=csv&limit=1", "").want(http.StatusOK)
+	otherPages.get("history/download?format=csv&outcome=done").want(http.StatusOK)
+	slow.call("GET", "/history?limit=1000", "").want(http.StatusOK)
+	_ = open.Body.Close()
+	h.log.wait(t, `"request_id":"`+open.Header.Get("X-Request-Id")+`"`)
+	slow.call("GET", "/history?format=csv&limit=1", "").want(http.StatusOK)
 }
 
 func TestExportThatIsNotReadIsGivenUp(t *testing.T) {

@@ -111,7 +111,7 @@ type Server struct {
 	version   versionResponse
 	draining  atomic.Bool
 	drained   chan struct{} // is closed when it drains
-	exports   chan struct{} // has an element for each export that is being written
+	exports   exports
 	handler   http.Handler
 
 	heartbeat, blockedLimit time.Duration // of streams
@@ -125,7 +125,7 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, pushes: cfg.Pushes, sources: cfg.Sources, cells: cfg.Cells, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.heartbeat, s.blockedLimit, s.slowAfter = heartbeat, blockedLimit, slowAfter
 	s.bodies = body.NewBudget(cfg.bodies())
-	s.exports = make(chan struct{}, maxExports)
+	s.exports.actors = make(map[string]bool)
 	s.answers = body.NewAnswers(s.bodies.Stats().Limit)
 	s.metrics = newMetrics(cfg, s.version, s.bodies, s.answers)
 	routes := s.routes().mux
