@@ -185,7 +185,7 @@ var settingHelp = map[string]string{
 
 	"access-log": "Which requests to log at info: slow leaves out successful inserts, claims, acks, nacks, extends, publications, " +
 		"reads and commits of the log and of subscriptions, health checks and scrapes that take less than a second beyond their wait, which are logged at debug; all leaves out none.",
-	"ui-payloads": "Whether the pages at /ui/ show what events carry: hidden leaves out payloads, metadata, results and raw bodies, and downloads of them, but not the errors of workers. " +
+	"ui-payloads": "Whether the pages at /ui/ show what events carry: hidden leaves out payloads, metadata, results and raw bodies, downloads of them and searches in them, but not the errors of workers. " +
 		"It does not change what the API answers, to a key or to the session of a browser.",
 
 	"queues": "Which queues may be used: any, whose first use makes them, or declared, which are those that somebody has made with PUT /queues/{name}; calls that name others are " +

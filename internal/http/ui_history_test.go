@@ -137,6 +137,46 @@ func TestHistoryPageHidesPayloads(t *testing.T) {
 	b.get("history/download?format=csv").want(403).says("Payloads are hidden").saysNot("secret")
 }
 
+// TestPagesDoNotSearchWhatTheyHide asks each page that takes a filter whether an event carries something.
+func TestPagesDoNotSearchWhatTheyHide(t *testing.T) {
+	pgtest.EachFlavour(t)
+	t.Parallel()
+	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
+	h.placeOn(0, "mail")
+	h.fail("mail", `{"pin":4711}`, "bounced", 1)
+	h.call("POST", "/events?queue=mail", `{"pin":4711}`).want(201)
+	b := h.browse(t)
+	for _, field := range []string{"contains", "meta"} {
+		for _, value := range []string{`{"pin":4711}`, `{"pin":4712}`, "{", " "} {
+			filter := url.Values{field: {value}}
+			status := 403
+			if value == " " { // none
+				status = 200
+			}
+			for _, path := range []string{"history?", "queues/mail/events?", "redrives/new?outcome=failed&", "redrives/new?dead_letters=mail&"} {
+				page := b.get(path + filter.Encode()).want(status)
+				if status == 403 {
+					page.says("Payloads are hidden").saysNot("bounced", "1 event", `events/1"`, `name="contains"`, `name="meta"`)
+				}
+			}
+			b.get("history/download?format=csv&" + filter.Encode()).want(403)
+			if status == 403 {
+				filter.Set("outcome", "failed")
+				b.post("redrives", filter).want(403).says("Payloads are hidden")
+			}
+		}
+	}
+	if n := h.count(`select count(*) from agent.redrive`); n != 0 {
+		t.Errorf("%d redrives were created by pages", n)
+	}
+
+	made := decode[redrive](h.call("POST", "/redrives", `{"filter":{"queue":"mail","contains":{"pin":4711},"meta":{"a":"4712"}},"rate":0.01}`).want(202))
+	for _, path := range []string{"redrives", fmt.Sprintf("redrives/%d", made.ID), fmt.Sprintf("redrives/%d/cancel", made.ID)} {
+		b.get(path).want(200).saysNot("4711", "4712", "pin")
+	}
+	b.get("redrives").says("of mail, that a hidden filter of payloads or metadata matches")
+}
+
 func TestSelectedEventsAreRequeuedOnce(t *testing.T) {
 	pgtest.EachFlavour(t)
 	t.Parallel()

@@ -56,7 +56,10 @@ type Redrives struct {
 }
 
 // A Redrive is a redrive on its page.
-type Redrive struct{ client.Redrive }
+type Redrive struct {
+	client.Redrive
+	IsHidden bool // payloads are: a filter that looks into them is not shown
+}
 
 // NewRedrive is the question before a redrive.
 type NewRedrive struct {
@@ -100,8 +103,12 @@ func (r Redrive) Words() string {
 	add("of type", f.Type)
 	add("from source", f.Source)
 	add("claimed last by", f.Worker)
-	add("whose payload contains", string(f.Contains))
-	add("whose metadata contain", string(f.Meta))
+	if r.looksIntoHidden() {
+		add("that a hidden filter", "of payloads or metadata matches")
+	} else {
+		add("whose payload contains", string(f.Contains))
+		add("whose metadata contain", string(f.Meta))
+	}
 	if f.MinDuration > 0 {
 		add("whose last attempt took at least", Duration(f.MinDuration))
 	}
@@ -138,8 +145,18 @@ func (r Redrive) MatchedText() string {
 	return Count(r.Matched, "event", "events")
 }
 
-// HistoryQuery returns the parameters of the page of history that shows the events of a redrive.
-func (r Redrive) HistoryQuery() url.Values { return RedriveQuery(r.Filter) }
+// looksIntoHidden reports whether the filter is about what pages do not show.
+func (r Redrive) looksIntoHidden() bool {
+	return r.IsHidden && (r.Filter.Contains != nil || r.Filter.Meta != nil)
+}
+
+// HistoryQuery returns the parameters of the page of history that shows the events of a redrive; nil: none may show them.
+func (r Redrive) HistoryQuery() url.Values {
+	if r.looksIntoHidden() {
+		return nil
+	}
+	return RedriveQuery(r.Filter)
+}
 
 // RedriveQuery returns the parameters of the page of history that shows the events of a filter.
 func RedriveQuery(f client.RedriveFilter) url.Values {

@@ -71,8 +71,8 @@ func (v *visit) rawBody(id int64) (*ui.RawBody, error) {
 	return raw, nil
 }
 
-// errHidden is the problem of a download of what pages do not show.
-var errHidden = problem(http.StatusForbidden, "Payloads are hidden", "The server runs with QUEUED_UI_PAYLOADS=hidden: these pages show what has become of events, and not what they carry.")
+// errHidden is the problem of a download of what pages do not show, and of a filter that looks into it.
+var errHidden = problem(http.StatusForbidden, "Payloads are hidden", "The server runs with QUEUED_UI_PAYLOADS=hidden: these pages show what has become of events, and neither show nor search what they carry.")
 
 // downloadPayload answers with the whole payload of an event.
 func downloadPayload(v *visit, w http.ResponseWriter) error {

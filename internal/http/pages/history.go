@@ -59,6 +59,17 @@ func isInstant(at time.Time) bool { return !at.IsZero() && at.Year() >= 1 && at.
 // instantFields are the parameters of filters that are times.
 var instantFields = []string{"from", "to", "finished_from", "finished_to"}
 
+// contentFields are the parameters of filters that are about what events carry.
+var contentFields = []string{"contains", "meta"}
+
+// parseFilter is the function parseFilter, for a viewer. Where payloads are hidden it fails for a filter that looks into them: its answer would say what they are.
+func (v *visit) parseFilter(entered url.Values) (url.Values, error) {
+	if v.h.cfg.HidePayloads && len(pick(entered, contentFields)) > 0 {
+		return nil, errHidden
+	}
+	return parseFilter(entered, time.Now())
+}
+
 // parseFilter checks what the API could not say of a filter as it was entered, and returns it as the API takes it: with times for durations.
 func parseFilter(entered url.Values, now time.Time) (url.Values, error) {
 	query := make(url.Values)
@@ -77,7 +88,7 @@ func parseFilter(entered url.Values, now time.Time) (url.Values, error) {
 			query.Set(field, at.Format(time.RFC3339Nano))
 		}
 	}
-	for _, field := range []string{"contains", "meta"} {
+	for _, field := range contentFields {
 		var object map[string]json.RawMessage
 		if text := entered.Get(field); text != "" && (json.Unmarshal([]byte(text), &object) != nil || object == nil) {
 			report(field, `must be a JSON object, such as {"user":{"id":4711}}`)
@@ -118,7 +129,7 @@ func showHistory(v *visit) (view, error) {
 		shown.Spans = append(shown.Spans, ui.Span{Text: span[0], Since: span[1], IsCurrent: entered.Get("finished_from") == span[1]})
 	}
 	page := view{name: "history", title: "History", nav: "history", body: &shown}
-	query, err := parseFilter(entered, time.Now())
+	query, err := v.parseFilter(entered)
 	if err != nil {
 		return page, err
 	}
@@ -135,7 +146,7 @@ func historyExport(v *visit) (string, url.Values, error) {
 	if v.h.cfg.HidePayloads {
 		return "", nil, errHidden
 	}
-	query, err := parseFilter(pick(v.r.URL.Query(), historyFields), time.Now())
+	query, err := v.parseFilter(pick(v.r.URL.Query(), historyFields))
 	if err != nil {
 		return "", nil, err
 	}
@@ -224,7 +235,7 @@ var waitingFields = []string{"state", "group", "contains", "meta"}
 func showWaitingEvents(v *visit) (view, error) {
 	shown := ui.WaitingEvents{Queue: v.parameter("name"), Filter: pick(v.r.URL.Query(), waitingFields), IsHidden: v.h.cfg.HidePayloads}
 	page := view{name: "waiting", title: "Events of " + shown.Queue, nav: "queues", isLive: true, body: &shown}
-	query, err := parseFilter(shown.Filter, time.Now())
+	query, err := v.parseFilter(shown.Filter)
 	if err != nil {
 		return page, err
 	}
@@ -242,7 +253,7 @@ var causeFields = []string{"queue", "type", "from", "to", "finished_from", "fini
 func showCauses(v *visit) (view, error) {
 	shown := ui.Causes{Filter: pick(v.r.URL.Query(), causeFields)}
 	page := view{name: "causes", title: "Causes of failures", nav: "history", body: &shown}
-	query, err := parseFilter(shown.Filter, time.Now())
+	query, err := v.parseFilter(shown.Filter)
 	if err != nil {
 		return page, err
 	}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/duration"
@@ -33,7 +32,7 @@ func listRedrives(v *visit) (view, error) {
 	}
 	shown := ui.Redrives{State: filter.Get("state"), Pager: v.pager(next)}
 	for _, r := range redrives {
-		shown.Redrives = append(shown.Redrives, ui.Redrive{Redrive: r})
+		shown.Redrives = append(shown.Redrives, ui.Redrive{Redrive: r, IsHidden: v.h.cfg.HidePayloads})
 	}
 	return view{name: "redrives", title: "Redrives", nav: "history", isLive: true, body: &shown}, nil
 }
@@ -45,7 +44,7 @@ func (v *visit) redrive() (ui.Redrive, error) {
 		return ui.Redrive{}, err
 	}
 	r, err := v.api.GetRedrive(v.r.Context(), id)
-	return ui.Redrive{Redrive: r}, err
+	return ui.Redrive{Redrive: r, IsHidden: v.h.cfg.HidePayloads}, err
 }
 
 // showRedrive is the page of one redrive.
@@ -58,8 +57,8 @@ func showRedrive(v *visit) (view, error) {
 }
 
 // newRedrive returns the redrive that a question or its form is about.
-func newRedrive(values url.Values) (client.NewRedrive, error) {
-	query, err := parseFilter(pick(values, redriveFields), time.Now())
+func (v *visit) newRedrive(values url.Values) (client.NewRedrive, error) {
+	query, err := v.parseFilter(pick(values, redriveFields))
 	if err != nil {
 		return client.NewRedrive{}, err
 	}
@@ -90,7 +89,7 @@ func askRedrive(v *visit) (view, error) {
 	if v.form != nil {
 		values = v.form
 	}
-	r, err := newRedrive(values)
+	r, err := v.newRedrive(values)
 	if err != nil {
 		return view{}, err
 	}
@@ -114,7 +113,7 @@ func askRedrive(v *visit) (view, error) {
 }
 
 func createRedrive(v *visit) (string, error) {
-	r, err := newRedrive(v.form)
+	r, err := v.newRedrive(v.form)
 	if err != nil {
 		return "", err
 	}
