@@ -101,6 +101,7 @@ func fillTables(t *testing.T, p *program, conn *pgx.Conn) {
 		`insert into agent_private.group_block (queue, key, place, event_id) values ('kept', 'g', 1, 1)`,
 		`insert into agent_private.group_claim (queue, key, at, claims) values ('kept', 'g', now(), 1)`,
 		`insert into agent_private.group_sample values ('kept', now(), 0, 1, 0, 0, 0, 1)`,
+		`insert into agent_private.lane_watermark values ('kept', 0, now(), now(), now(), now())`,
 		`select agent.publish('a.b', '{"n": 3}', _idempotency_key => 'k')`,
 		`insert into agent.subscription_replay (id, subscription, until) select 99, s.id, s.start_position from agent.subscription s`,
 		`insert into agent.log_skip (until, after, last) values (2, 1, 0)`,

@@ -23,6 +23,10 @@
 -- Of a queue with limits, nothing of a group is claimed that a wake holds: what somebody has admitted who did not see the hold yet, or has locked meanwhile, still has the version of the limits until somebody writes the
 -- hold to the group. That is asked in the statement that claims, so that no hold comes between.
 --
+-- Without _lanes, the first event of the queue is looked for, and the entries of all events claimed before are passed over. Where that takes more than 250 µs, what was found goes into agent_private.lane_watermark for
+-- claims of the next seconds: all begin with that lane, unless there is one before it, and those at random with that vt. These look below if they come up short. An event that appears below is drawn
+-- after the next look, a second later, or twenty times as long as the look took.
+--
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
 -- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately.
 --
@@ -79,7 +83,11 @@ declare
   _is_lane_known boolean = true; -- the first one is
   _after int8 = -2147483649; -- less than any lane
   _nth int4 = 0;
-  _bottom timestamptz = '-infinity';
+  _bottom timestamptz = '-infinity'; -- nothing below it was to be seen when this call began
+  _mark timestamptz; -- nothing below it was to be seen a short time ago
+  _is_due boolean; -- another look for the first event
+  _is_looking boolean = false;
+  _took interval;
   _low_vt timestamptz;
   _low_id int8;
   _high_vt timestamptz;
@@ -99,11 +107,32 @@ begin
     perform agent_private.raise_invalid('order', 'must be fifo or random');
   end if;
   if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane and the policy in one statement, which is cheaper than two
-    select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, q.flow_fair, l.priority
-    into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair, _lane
-    from (values (_queue)) as a (queue)
-    left join agent.queue q on q.name = a.queue
-    left join lateral (select e.priority from agent.event e where e.queue = a.queue order by e.priority limit 1) as l on true;
+    loop
+      _now = clock_timestamp();
+      select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, q.flow_fair, coalesce(l.priority, w.priority), coalesce(l.vt, '-infinity')
+      , case when l.priority is null and _order = 'random' then w.vt end, coalesce(_now > w.look_at, false)
+      into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair, _lane, _bottom
+      , _mark, _is_due
+      from (values (_queue)) as a (queue)
+      left join agent.queue q on q.name = a.queue
+      left join agent_private.lane_watermark w on w.queue = a.queue and _now between w.seen_at and w.until and not _is_looking
+      left join lateral
+      ( select e.priority, e.vt
+        from agent.event e
+        where e.queue = a.queue and e.priority < coalesce(w.priority::int8, 2147483648)
+        order by e.priority, e.vt, e.id
+        limit 1
+      ) as l on true;
+      exit when not _is_due;
+      _is_looking = agent_private.may_note_lane(_queue); -- others go on by the row meanwhile
+      exit when not _is_looking;
+    end loop;
+    _took = clock_timestamp() - _now;
+    if _took > interval '250 us' and _bottom between '0001-01-01 00:00+00' and _now and _flow_version is null and _total is null and agent_private.may_note_lane(_queue) then
+      insert into agent_private.lane_watermark as w (queue, priority, vt, seen_at, look_at, until)
+      values (_queue, _lane, _bottom, _now, _now + greatest(interval '1 second', 20 * _took), _now + greatest(interval '2 seconds', 40 * _took))
+      on conflict (queue) do update set priority = excluded.priority, vt = excluded.vt, seen_at = excluded.seen_at, look_at = excluded.look_at, until = excluded.until;
+    end if;
   else
     select q.paused, q.max_attempts, q.invisible_for, q.flow_version, q.flow_total, q.flow_paced, q.flow_fair
     into _paused, _policy_max_attempts, _policy_invisible_for, _flow_version, _total, _is_paced, _is_fair
@@ -181,7 +210,8 @@ begin
       _lane = _lanes[_nth];
       _bottom = coalesce(_watermarks[_nth], '-infinity');
     elsif _after >= -2147483648 or not _is_lane_known then
-      select e.priority into _lane from agent.event e where e.queue = _queue and e.priority > _after order by e.priority limit 1;
+      select e.priority, e.vt into _lane, _bottom from agent.event e where e.queue = _queue and e.priority > _after order by e.priority, e.vt, e.id limit 1;
+      _mark = null;
     end if;
     exit when _lane is null;
 
@@ -190,8 +220,12 @@ begin
     _low_id = 0;
     _high_vt = _now;
     if _order = 'random' then
-      select s.vt, s.id into _low_vt, _low_id from agent_private.random_start(_queue, _lane, _bottom, _now) s;
-      continue when not found;
+      select s.vt, s.id into _low_vt, _low_id from agent_private.random_start(_queue, _lane, coalesce(_mark, _bottom), _now) s;
+      if not found then
+        continue when _mark is null;
+        _low_vt = _bottom;
+        _low_id = 0;
+      end if;
     end if;
 
     loop
@@ -237,7 +271,7 @@ begin
       _slots = case when _count = 0 then _slots else 0 end;
       exit when _limit = 0 or (_low_vt, _low_id) <= (_bottom, 0);
       _high_vt = _low_vt; -- wrap around to the front, up to the random place
-      _low_vt = _bottom;
+      _low_vt = case when _low_vt > _mark then _mark else _bottom end;
       _low_id = 0;
     end loop;
     exit when _limit = 0;
@@ -312,6 +346,17 @@ begin
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end
   ) t;
+end
+$func$;
+
+-- Whether this transaction may write the row of agent_private.lane_watermark: one at a time, and nobody waits for it, as who claims may have a long transaction.
+create or replace function agent_private.may_note_lane(_queue text)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return current_setting('transaction_isolation') = 'read committed' and pg_try_advisory_xact_lock(31321898691468544 + (hashtextextended(_queue, 0) & 127));
 end
 $func$;
 

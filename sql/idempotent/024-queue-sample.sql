@@ -375,6 +375,10 @@ begin
     for update skip locked
   ));
   get diagnostics _n = row_count;
+  _total = _total + _n;
+  delete from agent_private.lane_watermark w
+  where w.ctid = any (array(select o.ctid from agent_private.lane_watermark o where o.until < _cutoff limit _limit - _total for update skip locked));
+  get diagnostics _n = row_count;
   return _total + _n;
 end
 $func$;

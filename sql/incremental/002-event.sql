@@ -124,6 +124,26 @@ where group_key is not null and (flow = 4 or flow = 3 and priority <> 0);
 -- The leases that count against the limit of a queue.
 create index event_total on agent.event (queue, vt) where in_total;
 
+-- Where claims without watermarks of their own begin: see agent_service.claim_from_watermarks.
+create table agent_private.lane_watermark
+( queue text collate "C" not null constraint lane_watermark_pkey primary key
+, priority int4 not null
+, vt timestamptz not null
+, seen_at timestamptz not null
+, look_at timestamptz not null
+, until timestamptz not null
+)
+with
+( fillfactor = 50
+, autovacuum_vacuum_threshold = 1000
+, autovacuum_vacuum_scale_factor = 0.02
+, autovacuum_vacuum_cost_delay = 0
+);
+comment on table agent_private.lane_watermark is
+  'where the first event of a queue was found lately, if it took long to find it; what was there is no promise of what is';
+comment on column agent_private.lane_watermark.look_at is 'one claim looks for the first event again from here on';
+comment on column agent_private.lane_watermark.until is 'the row counts from seen_at until here, by whatever clock claims have';
+
 -- History is a TimescaleDB hypertable on event_ts where the extension is installed or can be created by this role, else natively
 -- range-partitioned on event_ts. One set of functions serves both; nothing but agent_private.history_flavour() and the functions of upkeep
 -- knows which it is.
