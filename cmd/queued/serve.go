@@ -281,7 +281,8 @@ func welcome(url, database, certificate string, needsKey bool) string {
     curlHEADER -X POST URL/claim
     curlHEADER -X DELETE 'URL/events/ID?receipt=RECEIPT'
 
-CERTIFICATE  API documentation, to try calls from: URL/docs
+CERTIFICATE  Pages with queues, events and what is wrong: URL/ui/
+  API documentation, to try calls from: URL/docs
   Ctrl-C stops it; the events stay.
 
 `)

@@ -193,7 +193,7 @@ func TestWelcomeShowsTheFirstCalls(t *testing.T) {
 	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL, "QUEUED_LOG_FORMAT=console"})
 	p.waitForLine("Ctrl-C", func(line string) bool { return strings.Contains(line, "Ctrl-C stops it") })
 	said := p.output()
-	for _, want := range []string{"queued is ready at http://127.0.0.1:", "/events", "/claim", "/docs"} {
+	for _, want := range []string{"queued is ready at http://127.0.0.1:", "/events", "/claim", "/docs", "/ui/"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not mention %s", want)
 		}

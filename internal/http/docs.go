@@ -14,6 +14,7 @@ import (
 	"github.com/swaggest/swgui/v5/static"
 
 	"github.com/queued/queued/api"
+	"github.com/queued/queued/internal/http/pages"
 )
 
 // The page that renders the contract. All its files are in the program: it works without a network.
@@ -105,15 +106,16 @@ func (s *Server) serveDocsAsset(w http.ResponseWriter, r *http.Request) {
 	a.ServeHTTP(w, r)
 }
 
-// index tells programs that open the server's address where to find the documentation. Browsers are led to the pages; see servePages.
+// index tells programs that open the server's address where to find the pages and the documentation. Browsers are led to the pages; see servePages.
 func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Vary", "Accept")
-	respond(w, r, reply{body: indexResponse{Name: "queued", Version: s.version.Version, Docs: "/docs", OpenAPI: "/openapi.yaml"}})
+	respond(w, r, reply{body: indexResponse{Name: "queued", Version: s.version.Version, UI: pages.Prefix, Docs: "/docs", OpenAPI: "/openapi.yaml"}})
 }
 
 type indexResponse struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
+	UI      string `json:"ui"`
 	Docs    string `json:"docs"`
 	OpenAPI string `json:"openapi"`
 }

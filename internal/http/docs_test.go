@@ -89,7 +89,7 @@ func TestIndexRedirectsBrowsersToThePages(t *testing.T) {
 	if got.header.Get("Location") != "ui/" {
 		t.Errorf("Location is %q", got.header.Get("Location"))
 	}
-	if got := h.call("GET", "/", "").want(200).body; got != `{"name":"queued","version":"1.2.3","docs":"/docs","openapi":"/openapi.yaml"}` {
+	if got := h.call("GET", "/", "").want(200).body; got != `{"name":"queued","version":"1.2.3","ui":"/ui/","docs":"/docs","openapi":"/openapi.yaml"}` {
 		t.Errorf("got %s", got)
 	}
 	if got := h.call("GET", "/version", "").want(200).body; !strings.HasPrefix(got, `{"version":"1.2.3","go":"1.`) {
