@@ -29,7 +29,7 @@ type Config struct {
 	// Key is the API key; empty: calls are sent without one.
 	Key string
 	// HTTPClient sends the requests; nil: one of the client's own, which [Client.Close] closes. Its Timeout should be 0, because it would
-	// end long polls and streams.
+	// end long polls and streams. An error of its Transport with a method Permanent() bool that returns true is not worth another try.
 	HTTPClient *http.Client
 	// UserAgent names the program in the server's log; empty: "queued-client".
 	UserAgent string

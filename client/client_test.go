@@ -305,3 +305,35 @@ func TestKeysAreInTheOrderOfTheirTimes(t *testing.T) {
 		}
 	}
 }
+
+// permanentError is the error of a transport that knows that another try is in vain.
+type permanentError struct{ error }
+
+func (permanentError) Permanent() bool { return true }
+
+// failingTransport fails every request.
+type failingTransport struct {
+	err   error
+	tries atomic.Int32
+}
+
+func (f *failingTransport) RoundTrip(*http.Request) (*http.Response, error) {
+	f.tries.Add(1)
+	return nil, f.err
+}
+
+func TestErrorOfATransportThatIsPermanentIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	refusal := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	for _, c := range []struct {
+		err       error
+		onlyOnce  bool
+		described string
+	}{{permanentError{refusal}, true, "permanent"}, {refusal, false, "another"}} {
+		transport := &failingTransport{err: c.err}
+		err := newClient(t, Config{URL: "http://queued.example", HTTPClient: &http.Client{Transport: transport}, RetryFor: time.Second}).Readyz(t.Context())
+		if tries := transport.tries.Load(); !errors.Is(err, c.err) || (tries == 1) != c.onlyOnce {
+			t.Errorf("%s error: %v after %d tries", c.described, err, tries)
+		}
+	}
+}

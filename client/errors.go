@@ -195,7 +195,7 @@ func cellOf(err error) *int {
 type doubt int
 
 const (
-	refused   doubt = iota // the server has answered; a repetition would be refused, too
+	refused   doubt = iota // a repetition would fail, too: the server has answered so, or nothing can reach it
 	notDone                // it was not carried out; a repetition can succeed
 	uncertain              // it may have been carried out
 )
@@ -220,6 +220,10 @@ func doubtOf(err error) doubt {
 	}
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return refused // the server has no TLS
+	}
+	var permanent interface{ Permanent() bool }
+	if errors.As(err, &permanent) && permanent.Permanent() {
+		return refused // says the transport of Config.HTTPClient
 	}
 	var op *net.OpError
 	switch errors.As(err, &op); {

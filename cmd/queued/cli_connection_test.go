@@ -1,22 +1,95 @@
 package main
 
 import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/certtest"
 )
 
-func TestPipeGetsOneLineAboutAServerThatIsAway(t *testing.T) {
+func TestServerThatDoesNotRunOnThisMachineIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	address := closedAddress(t)
 	p := &program{t: t, addr: address}
-	got := p.cli("queues", "--retry-for", "1s")
-	got.wantError(1, "queued: no answer from the server http://"+address+" (QUEUED_URL): dial tcp "+address+": connect: connection refused\n")
-	if strings.Count(got.stderr, "\n") != 1 {
-		t.Errorf("it wrote more than one line: %q", got.stderr)
+	p.cli("version").want(0)                 // so that the program is built
+	const quick = client.DefaultRetryFor / 2 // it takes less than a second, and more on a busy machine
+	for _, args := range [][]string{{"queues"}, {"post", "{}"}, {"claim", "--wait", "1m"}, {"tail"}, {"top"}, {"keys", "list"}} {
+		began := time.Now()
+		got := p.cli(args...).want(1)
+		if took := time.Since(began); took > quick {
+			t.Errorf("%q gave up after %s", args, took)
+		}
+		if want := "queued: no answer from the server http://" + address + " (QUEUED_URL): dial tcp " + address + ": connect: connection refused\n" +
+			`  no server runs there: "queued serve --listen ` + address + `" starts one, --url or $QUEUED_URL names another; with --retry-for 1m a command waits for one` + "\n"; got.stderr != want {
+			t.Errorf("%q wrote %q, want %q", args, got.stderr, want)
+		}
+	}
+}
+
+func TestPipeIsToldOnceThatTheServerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer busy.Close()
+	away := "http://" + closedAddress(t)
+	for url, reason := range map[string]string{
+		busy.URL: "the server " + busy.URL + " (--url) answers 503 Service Unavailable",
+		away:     "no answer from " + away + " (--url): dial tcp ",
+		// Nothing has this address, and no router leads there: RFC 5737.
+		"http://192.0.2.1:8080": "http://192.0.2.1:8080 (--url)",
+	} {
+		got := (&program{t: t}).cli("queues", "--url", url, "--timeout", "2s", "--retry-for", "2s").want(1)
+		lines := strings.Split(got.stderr, "\n")
+		if !strings.HasPrefix(lines[0], "queued: ") || !strings.Contains(lines[0], reason) || !strings.HasSuffix(lines[0], "; trying again for 2s (--retry-for)") ||
+			strings.Count(got.stderr, "trying again") != 1 {
+			t.Errorf("%s: it wrote %q", url, got.stderr)
+		}
+	}
+}
+
+func TestServerThatWasReachedAndRestartsIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	address := closedAddress(t)
+	listen := func() net.Listener {
+		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Error(err)
+		}
+		return listener
+	}
+	var answers atomic.Int64
+	restarted := make(chan struct{})
+	first, second := new(http.Server), new(http.Server)
+	second.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"queues":[],"next":null}`) })
+	first.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answers.Add(1)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		go func() { //nolint:contextcheck // listen has the context of the test; the answer is that of a server which stops; for longer than the grace nobody listens
+			defer close(restarted)
+			_ = first.Shutdown(context.WithoutCancel(t.Context()))
+			time.Sleep(3 * time.Second) //nolint:forbidigo // this long nobody listens
+			go func() { _ = second.Serve(listen()) }()
+		}()
+	})
+	go func() { _ = first.Serve(listen()) }()
+	defer func() { _ = second.Close() }()
+	until(t, "it listens", func() bool {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+		return err == nil && conn.Close() == nil
+	})
+	got := (&program{t: t, addr: address}).cli("queues").want(0)
+	<-restarted
+	if answers.Load() != 1 || !strings.Contains(got.stderr, "; trying again for 30s (--retry-for)\n") {
+		t.Errorf("after %d answers of the first server it wrote %q", answers.Load(), got.stderr)
 	}
 }
 

@@ -149,7 +149,7 @@ func usesDatabase(reader *settingsReader, env *cli.Env) (bool, error) {
 
 // serverKeys connects to the server of a command.
 type serverKeys interface {
-	KeysOfServer() (cli.KeyStore, func(), error)
+	KeysOfServer(env *cli.Env) (cli.KeyStore, func(), error)
 }
 
 // manage calls do with the keys of the server, or of the database.
@@ -157,7 +157,7 @@ func (c *keysSettings) manage(
 	ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong, empty onEmpty, server serverKeys, do func(context.Context, *cli.Env, cli.KeyStore) error,
 ) error {
 	if !env.onDatabase {
-		keys, done, err := server.KeysOfServer()
+		keys, done, err := server.KeysOfServer(env.client)
 		if err != nil {
 			return err
 		}

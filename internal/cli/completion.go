@@ -195,7 +195,7 @@ func (c *candidatesCmd) names(ctx context.Context, env *Env, of string) (names [
 	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	conn, err := c.connect(client.Config{RetryFor: -1}, 0)
+	conn, err := c.connect(client.Config{RetryFor: -1}, patience{})
 	if err != nil {
 		return nil
 	}

@@ -39,9 +39,9 @@ func (a *address) AfterApply(env *Env) error {
 // connection is how to reach a server.
 type connection struct {
 	address  `embed:""`
-	Timeout  time.Duration `group:"Server:" default:"30s" min:"1ms" help:"How long one try of a call may take, besides the time it asks the server to wait (default 30s)."`
-	RetryFor time.Duration `group:"Server:" default:"30s" min:"0s" help:"How long to go on trying while the server cannot be reached or is overloaded (default 30s)."`
-	Cell     *int          `group:"Server:" placeholder:"NUMBER" help:"Behind a gateway, the number of the cell to call: without it the gateway chooses, and what several cells have a part of is put together of theirs."`
+	Timeout  time.Duration  `group:"Server:" default:"30s" min:"1ms" help:"How long one try of a call may take, besides the time it asks the server to wait (default 30s)."`
+	RetryFor *time.Duration `group:"Server:" placeholder:"DURATION" min:"0s" help:"How long to go on trying while the server cannot be reached or is overloaded (default 30s; without the flag a command gives up at once where no server listens on this machine)."`
+	Cell     *int           `group:"Server:" placeholder:"NUMBER" help:"Behind a gateway, the number of the cell to call: without it the gateway chooses, and what several cells have a part of is put together of theirs."`
 }
 
 // server is a connection and the format of the answers. Every command that calls a server embeds it.
@@ -55,21 +55,21 @@ type output struct {
 	Output string `group:"Server:" short:"o" placeholder:"FORMAT" enum:"auto,table,json,jsonl" default:"auto" help:"How to write the answer: table, json (one document), jsonl (an object a line), or auto: table on a terminal, else jsonl."`
 }
 
-// client returns a client for the server. Close it. While the server does not answer, a terminal says so.
+// client returns a client for the server. Close it. While the server does not answer, standard error says so.
 func (s *connection) client() (*client.Client, error) {
-	retryFor := s.RetryFor
-	if retryFor == 0 {
-		retryFor = -1 // which is none for package client
+	p := patience{limit: client.DefaultRetryFor}
+	if s.RetryFor != nil {
+		p = patience{limit: *s.RetryFor, isGiven: true}
 	}
-	return s.connect(client.Config{Timeout: s.Timeout, RetryFor: retryFor}, s.RetryFor)
+	return s.connect(client.Config{Timeout: s.Timeout, RetryFor: cmp.Or(p.limit, -1)}, p) // which is none for package client
 }
 
 // connect returns a client as address.connect does, of the cell that the flags name, if they do.
-func (s *connection) connect(cfg client.Config, patience time.Duration) (*client.Client, error) {
+func (s *connection) connect(cfg client.Config, p patience) (*client.Client, error) {
 	if s.Cell != nil && (*s.Cell < 0 || *s.Cell > maxCell) {
 		return nil, usagef("--cell: %d is no number of a cell, which is 0 to %d", *s.Cell, maxCell)
 	}
-	conn, err := s.address.connect(cfg, patience)
+	conn, err := s.address.connect(cfg, p)
 	if err == nil && s.Cell != nil {
 		conn = conn.Cell(*s.Cell)
 	}
@@ -80,20 +80,20 @@ func (s *connection) connect(cfg client.Config, patience time.Duration) (*client
 const maxCell = 255
 
 // client returns a client with the time limits of package client. Close it.
-func (a *address) client() (*client.Client, error) { return a.connect(client.Config{}, 0) }
+func (a *address) client() (*client.Client, error) { return a.connect(client.Config{}, patience{}) }
 
-// connect returns a client. Beyond a patience of 0, it says on a terminal that the server does not answer.
-func (a *address) connect(cfg client.Config, patience time.Duration) (*client.Client, error) {
+// connect returns a client. With some patience, it says on standard error that the server does not answer.
+func (a *address) connect(cfg client.Config, p patience) (*client.Client, error) {
 	transport, err := a.transport()
 	if err != nil {
 		return nil, err
 	}
 	cfg.URL, cfg.Key, cfg.UserAgent = a.URL, a.Key, "queued-cli"
 	cfg.HTTPClient = &http.Client{Transport: transport}
-	if patience > 0 && a.env != nil && IsTerminal(a.env.Stderr) {
+	if p.limit > 0 && a.env != nil {
 		a.env.status.open(a.env)
 		cfg.HTTPClient.Transport = &patientTransport{
-			base: transport, status: &a.env.status, limit: patience, server: serverOf(a.URL) + " (" + a.env.origin() + ")",
+			base: transport, status: &a.env.status, patience: p, server: serverOf(a.URL) + " (" + a.env.origin() + ")",
 		}
 	}
 	c, err := client.New(cfg)

@@ -139,7 +139,7 @@ func checkContext(name string, c savedContext) error {
 	case c.CACert+c.Cert != "" && !strings.HasPrefix(strings.ToLower(c.URL), "https:"):
 		return errors.New("--cacert, --cert and --client-key are for https; want a URL with https")
 	}
-	_, err := a.connect(clientConfig, 0)
+	_, err := a.connect(clientConfig, patience{})
 	return err
 }
 

@@ -181,14 +181,14 @@ type keysCmd struct {
 // keysOf is a command about the keys of a server.
 type keysOf[C any, P interface {
 	*C
-	KeysOfServer() (cli.KeyStore, func(), error)
+	KeysOfServer(env *cli.Env) (cli.KeyStore, func(), error)
 	Manage(ctx context.Context, env *cli.Env, keys cli.KeyStore) error
 }] struct {
 	Command C `embed:""`
 }
 
 func (c *keysOf[C, P]) Run(ctx context.Context, env *cli.Env) error {
-	keys, end, err := P(&c.Command).KeysOfServer()
+	keys, end, err := P(&c.Command).KeysOfServer(env)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -68,12 +70,24 @@ func (e *Env) Describe(err error, inputs []string) string {
 			return PrintableLines(fmt.Sprintf("no answer from the server %s (%s) in the time of --timeout", serverOf(unreached.URL), e.origin()))
 		}
 		text := fmt.Sprintf("%sno answer from the server %s (%s): %s", strings.TrimSuffix(err.Error(), unreached.Error()), serverOf(unreached.URL), e.origin(), unreached.Err)
-		if advice := adviceOnTLS(err); advice != "" {
+		if advice := cmp.Or(adviceOnTLS(err), adviceOnAbsence(err, unreached.URL)); advice != "" {
 			text += "\n  " + advice
 		}
 		return PrintableLines(text)
 	}
 	return PrintableLines(strings.TrimPrefix(err.Error(), "client: "))
+}
+
+// adviceOnAbsence returns advice about a server on this machine that does not run; empty: it is not about that.
+func adviceOnAbsence(err error, server string) string {
+	if !isRefusedHere(err) {
+		return ""
+	}
+	start := "queued serve"
+	if u, err := url.Parse(server); err == nil && u.Scheme == "http" && u.Host != "127.0.0.1:8080" && u.Host != "localhost:8080" { // where it serves unless it is told otherwise
+		start += " --listen " + net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))
+	}
+	return fmt.Sprintf("no server runs there: %q starts one, --url or $QUEUED_URL names another; with --retry-for 1m a command waits for one", start)
 }
 
 // serverOf returns the server of a URL, without the path.

@@ -51,7 +51,8 @@ type serverKeys struct {
 }
 
 // KeysOfServer returns the keys of the server of a command, over HTTP. Call the function after the last use.
-func (s *connection) KeysOfServer() (KeyStore, func(), error) {
+func (s *connection) KeysOfServer(env *Env) (KeyStore, func(), error) {
+	s.env = env
 	conn, err := s.client()
 	if err != nil {
 		return nil, nil, err

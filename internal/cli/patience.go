@@ -5,27 +5,76 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
+// patience is for how long a command goes on trying to reach a server; zero: one try, and nothing is said.
+type patience struct {
+	limit   time.Duration
+	isGiven bool // by the flag: then also where no server listens on this machine
+}
+
 const (
-	// firstNotice is how long a server may not answer before the terminal says so. Most pauses of a restart behind a proxy are shorter.
+	// refusalGrace is how long a command goes on where no server listens on this machine: one that was started just before it listens soon. With the pauses of package client it
+	// has given up within a second.
+	refusalGrace = 300 * time.Millisecond
+	// firstNotice is how long a server may not answer before standard error says so. Most pauses of a restart behind a proxy are shorter.
 	firstNotice = 500 * time.Millisecond
 	// noticeInterval is how often the time that was waited is written anew.
 	noticeInterval = time.Second
 )
 
-// patientTransport sends requests, and says on a terminal when they are tried again because the server cannot be reached or is overloaded.
+// patientTransport sends requests, and says on standard error when they are tried again because the server cannot be reached or is overloaded.
 type patientTransport struct {
-	base   http.RoundTripper
-	status *statusLine
-	limit  time.Duration // after which the client gives up
-	server string        // with where its URL comes from
+	base     http.RoundTripper
+	status   *statusLine
+	patience patience // after which the client gives up
+	server   string   // with where its URL comes from
+
+	isReached    atomic.Bool  // there was a connection to the server: it comes back probably
+	firstRefusal atomic.Int64 // in nanoseconds since 1970; 0: none
+}
+
+// noServerError is the error of a call to a server that does not listen on this machine. Another try is not worth it.
+type noServerError struct{ error }
+
+func (e *noServerError) Unwrap() error { return e.error }
+
+// Permanent is for package client.
+func (e *noServerError) Permanent() bool { return true }
+
+// isRefusedHere reports whether a connection to this machine was refused: nothing listens at the address.
+func isRefusedHere(err error) bool {
+	const refusedByWindows = syscall.Errno(10061) // WSAECONNREFUSED
+	op, ok := errors.AsType[*net.OpError](err)    // of a proxy it is about that: then Op is proxyconnect
+	if !ok || op.Op != "dial" || !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, refusedByWindows) {
+		return false
+	}
+	to, ok := op.Addr.(*net.TCPAddr)
+	return ok && to.IP.IsLoopback()
+}
+
+// isAbsent reports whether a call has failed because no server has listened on this machine since the command began. One that did before is being restarted probably.
+func (p *patientTransport) isAbsent(err error) bool {
+	return !p.patience.isGiven && !p.isReached.Load() && isRefusedHere(err)
+}
+
+// refused returns the error of a call that failed as isAbsent has it: after the grace one that is not worth another try.
+func (p *patientTransport) refused(err error) error {
+	now := time.Now().UnixNano()
+	p.firstRefusal.CompareAndSwap(0, now)
+	if time.Duration(now-p.firstRefusal.Load()) < refusalGrace {
+		return err
+	}
+	return &noServerError{err}
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -35,24 +84,27 @@ func (p *patientTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	var once sync.Once
 	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
 		once.Do(func() { close(isConnected) })
+		p.isReached.Store(true)
 		p.status.reached()
 	}})
 	slow := time.AfterFunc(firstNotice, func() {
 		select {
 		case <-isConnected: // the server may take its time, or the call waits for events
 		default:
-			p.status.wait(began, p.limit, "no connection to "+p.server+" yet", true)
+			p.status.wait(began, p.patience.limit, "no connection to "+p.server+" yet", true)
 		}
 	})
 	defer slow.Stop()
 	resp, err := p.base.RoundTrip(req.WithContext(ctx))
 	switch {
 	case req.Context().Err() != nil && errors.Is(req.Context().Err(), context.Canceled):
+	case err != nil && p.isAbsent(err):
+		err = p.refused(err)
 	case err != nil:
-		p.status.wait(began, p.limit, "no answer from "+p.server+": "+shortReason(err), true)
+		p.status.wait(began, p.patience.limit, "no answer from "+p.server+": "+shortReason(err), true)
 	case resp.StatusCode == http.StatusBadGateway, resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusGatewayTimeout,
 		resp.StatusCode == http.StatusTooManyRequests:
-		p.status.wait(began, p.limit, "the server "+p.server+" answers "+resp.Status, false)
+		p.status.wait(began, p.patience.limit, "the server "+p.server+" answers "+resp.Status, false)
 	default:
 		p.status.endWait()
 	}
@@ -68,12 +120,13 @@ func shortReason(err error) string {
 }
 
 // statusLine is the last line of a terminal on standard error, which is written again and again: by the progress of a command, or while it waits
-// for the server. Its zero value is ready to use. Its methods can be called by several goroutines.
+// for the server. Elsewhere a wait is one line that stays. Its zero value is ready to use. Its methods can be called by several goroutines.
 type statusLine struct {
-	mu     sync.Mutex
-	w      io.Writer  // nil: nothing is written
-	width  func() int // of the terminal, in characters; 0: not known
-	length int        // of the line that is on the terminal, in characters
+	mu         sync.Mutex
+	w          io.Writer // nil: nothing is written
+	isTerminal bool
+	width      func() int // of the terminal, in characters; 0: not known
+	length     int        // of the line that is on the terminal, in characters
 
 	hasProgress   bool      // the line is that of a command's progress
 	since         time.Time // the server has not answered; zero: it has
@@ -84,11 +137,11 @@ type statusLine struct {
 	timer         *time.Timer
 }
 
-// open has the line written to standard error, which is a terminal.
+// open has the line written to standard error.
 func (s *statusLine) open(env *Env) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.w, s.width = env.Stderr, func() int { return widthOf(env.Stderr) }
+	s.w, s.isTerminal, s.width = env.Stderr, IsTerminal(env.Stderr), func() int { return widthOf(env.Stderr) }
 }
 
 // wait notes that a call which began at began is tried again for a reason, until the limit.
@@ -109,6 +162,11 @@ func (s *statusLine) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.since.IsZero() {
+		return
+	}
+	if !s.isTerminal {
+		s.isSaid = true
+		_, _ = io.WriteString(s.w, PrintableLines(fmt.Sprintf("queued: %s; trying again for %s (--retry-for)", s.reason, s.limit))+"\n")
 		return
 	}
 	if !s.isSaid {

@@ -61,7 +61,7 @@ func (l *look) misses(err error) bool {
 
 // Run shows the queues until it is interrupted, which is no error.
 func (c *TopCmd) Run(ctx context.Context, env *Env) error {
-	conn, err := c.connect(client.Config{Timeout: c.Timeout, RetryFor: -1}, 0) // the next look is a retry
+	conn, err := c.connect(client.Config{Timeout: c.Timeout, RetryFor: -1}, patience{}) // the next look is a retry
 	if err != nil {
 		return err
 	}
