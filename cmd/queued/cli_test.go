@@ -406,7 +406,7 @@ func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
 	p.cli("nack", first, "--error", strings.Repeat("e", 300), "--final").want(0)
 	p.cli("post", "-q", "other", "-t", strings.Repeat("t", 60), `{}`).want(0)
 	for _, width := range []int{100, 80} {
-		for _, args := range [][]string{{"events"}, {"history"}, {"queues"}, {"schedules"}, {"claim", "-q", "other"}, {"events", "1"}} {
+		for _, args := range [][]string{{"events"}, {"history"}, {"queues"}, {"schedules"}, {"errors"}, {"queue", "stats", "other"}, {"claim", "-q", "other"}, {"events", "1"}} {
 			table := p.cliWith("", []string{"COLUMNS=" + strconv.Itoa(width)}, append(args, "-o", "table")...).stdout
 			for line := range strings.Lines(table) {
 				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {

@@ -27,7 +27,8 @@ const (
 // column is a column of a table.
 type column struct {
 	title string
-	// wide columns are shortened when a table is wider than the terminal. If that is not enough, optional ones are left out, the last first.
+	// When a table is wider than the terminal, columns are left out that have one value in all rows, which is said once. If that is not enough, wide columns are shortened. If that is
+	// not either, optional ones are left out, the last first.
 	wide, optional bool
 	// isTime: a terminal shows how long ago the times are.
 	isTime bool
@@ -239,8 +240,9 @@ func writeTable(w io.Writer, columns []column, rows [][]string, width int) error
 			widest[i] = max(widest[i], utf8.RuneCountInString(row[i]))
 		}
 	}
-	limits := fitColumns(columns, widest, width)
+	limits, constant := fitColumns(columns, widest, rows, width)
 	var text bytes.Buffer
+	text.WriteString(sayOnce(columns, rows, constant, width))
 	table := tabwriter.NewWriter(&text, 0, 0, gap, ' ', 0)
 	writeRow := func(cells []string) {
 		between := ""
@@ -274,18 +276,41 @@ func writeTable(w io.Writer, columns []column, rows [][]string, width int) error
 // gap is the number of blanks between two columns.
 const gap = 2
 
-// fitColumns returns the greatest width of each column with which a table is width wide: the widest of the wide columns gives way first. That of a
-// column to leave out is 0.
-func fitColumns(columns []column, widest []int, width int) []int {
-	limits := slices.Clone(widest)
+// fitColumns returns the greatest width of each column with which a table is width wide, and which columns to leave out because they are the same in all rows. The width of a column to
+// leave out is 0.
+func fitColumns(columns []column, widest []int, rows [][]string, width int) (limits []int, constant []bool) {
+	limits, constant = slices.Clone(widest), make([]bool, len(columns))
 	if width <= 0 {
-		return limits
+		return limits, constant
 	}
-	excess := gap*(len(limits)-1) - width
-	for _, n := range limits {
+	excess, spare := gap*(len(limits)-1)-width, 0 // spare is what wide columns can give
+	for i, n := range limits {
 		excess += n
+		if columns[i].wide {
+			spare += max(0, n-minWide)
+		}
 	}
-	for ; excess > 0; excess-- {
+	leaveOut := func(i int) {
+		excess -= limits[i] + gap
+		if columns[i].wide {
+			spare -= max(0, limits[i]-minWide)
+		}
+		limits[i] = 0
+	}
+	for _, isOptional := range []bool{true, false} {
+		for i := len(columns) - 1; i >= 0 && excess > 0; i-- {
+			if columns[i].optional == isOptional && isConstant(columns[i], rows, i) {
+				leaveOut(i)
+				constant[i] = true
+			}
+		}
+	}
+	for i := len(columns) - 1; i >= 0 && excess > spare; i-- {
+		if columns[i].optional && limits[i] > 0 {
+			leaveOut(i)
+		}
+	}
+	for ; excess > 0; excess-- { // the widest gives way first
 		at := -1
 		for i, c := range columns {
 			if c.wide && limits[i] > minWide && (at < 0 || limits[i] > limits[at]) {
@@ -297,13 +322,39 @@ func fitColumns(columns []column, widest []int, width int) []int {
 		}
 		limits[at]--
 	}
-	for i := len(columns) - 1; i >= 0 && excess > 0; i-- {
-		if columns[i].optional {
-			excess -= limits[i] + gap
-			limits[i] = 0
+	return limits, constant
+}
+
+// isConstant reports whether a column has one value in several rows. That ages are alike is chance.
+func isConstant(c column, rows [][]string, at int) bool {
+	return len(rows) > 1 && c.title != "" && !c.isTime && !slices.ContainsFunc(rows, func(row []string) bool { return row[at] != rows[0][at] })
+}
+
+// sayOnce returns the values that are the same in all rows, in lines of the width; empty: there are none.
+func sayOnce(columns []column, rows [][]string, constant []bool, width int) string {
+	var parts []string
+	for i, c := range columns {
+		if constant[i] {
+			parts = append(parts, c.title+" "+dash(rows[0][i]))
 		}
 	}
-	return limits
+	if len(parts) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	line := "In every row:"
+	for i, part := range parts {
+		if i < len(parts)-1 {
+			part += ","
+		}
+		if utf8.RuneCountInString(line+" "+part) > width {
+			text.WriteString(line + "\n")
+			line = cut(part, width)
+		} else {
+			line += " " + part
+		}
+	}
+	return text.String() + line + "\n"
 }
 
 // cut returns the first characters of a text, the last of them an ellipsis if something was left out.

@@ -67,6 +67,63 @@ func TestNothingThatTerminalsObeyIsWritten(t *testing.T) {
 	}
 }
 
+func TestNarrowTableGivesRoomToWhatDiffers(t *testing.T) {
+	t.Parallel()
+	titles := columns("ID", "QUEUE…", "TYPE…?", "OUTCOME", "ATTEMPTS?", "FINISHED@", "TOOK?", "LAST ERROR…", "EVENT…")
+	row := func(id, outcome, finished, took, text, event string) []string {
+		return []string{id, "mail", "-", outcome, "3", finished, took, text, event}
+	}
+	const refused, full = "dial tcp 10.0.0.25:25: connection refused", "550 mailbox of eve@example.com is full"
+	for name, c := range map[string]struct {
+		width int
+		rows  [][]string
+		want  string
+	}{
+		"room for all": {200, [][]string{row("1", "failed", "3m ago", "5ms", "full", `{"n":1}`), row("2", "failed", "3m ago", "5ms", "full", `{"n":2}`)}, `
+ID  QUEUE  TYPE  OUTCOME  ATTEMPTS  FINISHED  TOOK  LAST ERROR  EVENT
+1   mail   -     failed   3         3m ago    5ms   full        {"n":1}
+2   mail   -     failed   3         3m ago    5ms   full        {"n":2}
+`},
+		"of columns that do not differ those go that matter least, until there is room": {66, [][]string{row("1", "failed", "3m ago", "5ms", "full", `{"n":1}`), row("2", "failed", "3m ago", "7ms", "full", `{"n":2}`)}, `
+In every row: ATTEMPTS 3
+ID  QUEUE  TYPE  OUTCOME  FINISHED  TOOK  LAST ERROR  EVENT
+1   mail   -     failed   3m ago    5ms   full        {"n":1}
+2   mail   -     failed   3m ago    7ms   full        {"n":2}
+`},
+		"what differs is whole": {80, [][]string{row("1", "failed", "3m ago", "5ms", refused, `{"n":1}`), row("2", "failed", "2m ago", "7ms", full, `{"n":2}`)}, `
+In every row: TYPE -, OUTCOME failed, ATTEMPTS 3
+ID  QUEUE  FINISHED  TOOK  LAST ERROR                                 EVENT
+1   mail   3m ago    5ms   dial tcp 10.0.0.25:25: connection refused  {"n":1}
+2   mail   2m ago    7ms   550 mailbox of eve@example.com is full     {"n":2}
+`},
+		"what differs is cut when nothing else is left": {60, [][]string{row("1", "done", "3m ago", "5ms", refused, `{"n":1}`), row("2", "failed", "2m ago", "7ms", full, `{"n":2}`)}, `
+In every row: QUEUE mail, TYPE -, ATTEMPTS 3
+ID  OUTCOME  FINISHED  TOOK  LAST ERROR              EVENT
+1   done     3m ago    5ms   dial tcp 10.0.0.25:25…  {"n":1}
+2   failed   2m ago    7ms   550 mailbox of eve@ex…  {"n":2}
+`},
+		"a long value of all rows is said once, over several lines": {60, [][]string{row("1", "failed", "3m ago", "5ms", refused, `{"n":1}`), row("2", "failed", "2m ago", "5ms", refused, `{"n":2}`)}, `
+In every row: TYPE -, ATTEMPTS 3, TOOK 5ms,
+LAST ERROR dial tcp 10.0.0.25:25: connection refused
+ID  QUEUE  OUTCOME  FINISHED  EVENT
+1   mail   failed   3m ago    {"n":1}
+2   mail   failed   2m ago    {"n":2}
+`},
+		"a single row keeps its columns": {60, [][]string{row("1", "failed", "3m ago", "5ms", "full", `{"n":1}`)}, `
+ID  QUEUE  TYPE  OUTCOME  FINISHED  LAST ERROR  EVENT
+1   mail   -     failed   3m ago    full        {"n":1}
+`},
+	} {
+		var out strings.Builder
+		if err := writeTable(&out, titles, c.rows, c.width); err != nil {
+			t.Fatal(err)
+		}
+		if got := "\n" + out.String(); got != c.want {
+			t.Errorf("%s: in %d characters it is%s\nwant%s", name, c.width, got, c.want)
+		}
+	}
+}
+
 func TestAgesAreRoughAndExactToTheSecondNearby(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 2, 3, 4, 5, 6, 700_000_000, time.UTC)

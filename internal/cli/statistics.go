@@ -41,7 +41,7 @@ func (c *queueStatsCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var seriesView = view[client.SeriesBucket]{
-	columns: columns("START@", "READY", "SCHEDULED", "WAITING", "LEASED", "OLDEST", "DONE", "FAILED", "EXPIRED", "CANCELLED", "WAIT P50?", "WAIT P95", "WORK P50?", "WORK P95"),
+	columns: columns("START@", "READY", "SCHEDULED?", "WAITING?", "LEASED", "OLDEST", "DONE", "FAILED", "EXPIRED", "CANCELLED?", "WAIT P50?", "WAIT P95", "WORK P50?", "WORK P95"),
 	row: func(b client.SeriesBucket) []string {
 		waiting := func(n *int) string {
 			if n == nil {
