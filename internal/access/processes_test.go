@@ -239,16 +239,23 @@ func TestPruneDeletesWhatIsOld(t *testing.T) {
 	create(t, s, CreateParams{})
 	old, _ := create(t, s, CreateParams{Scopes: []Scope{Read}})
 	recent, _ := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	expired, _ := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	late, _ := create(t, s, CreateParams{Scopes: []Scope{Read}})
 	run(t, db, `update agent.api_key set revoked_at = now() - case id when $1 then interval '91 days' else interval '89 days' end where id in ($1, $2)`, old, recent)
+	run(t, db, `update agent.api_key set expires_at = now() - case id when $1 then interval '91 days' else interval '89 days' end where id in ($1, $2)`, expired, late)
 	run(t, db, `update agent.audit set at = now() - interval '91 days' where target = $1`, old)
 	if err := s.prune(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Get(t.Context(), old); !errors.Is(err, ErrNotFound) {
-		t.Errorf("the old key: %v, want ErrNotFound", err)
+	for _, id := range []string{old, expired} {
+		if _, err := s.Get(t.Context(), id); !errors.Is(err, ErrNotFound) {
+			t.Errorf("the old key: %v, want ErrNotFound", err)
+		}
 	}
-	if _, err := s.Get(t.Context(), recent); err != nil {
-		t.Error(err)
+	for _, id := range []string{recent, late} {
+		if _, err := s.Get(t.Context(), id); err != nil {
+			t.Error(err)
+		}
 	}
 	if page, err := s.Audit(t.Context(), AuditParams{Target: old}); err != nil || len(page.Actions) != 0 {
 		t.Errorf("the audit still has %+v, %v", page.Actions, err)

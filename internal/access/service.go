@@ -145,7 +145,7 @@ func (s *Service) Drain() { s.drain.Do(func() { close(s.drained) }) }
 // Close closes the connections, by the end of ctx. Run must have returned. Known keys can be authenticated after Close.
 func (s *Service) Close(ctx context.Context) error { return s.pools.CloseBy(ctx) }
 
-// prune deletes keys that were revoked long ago, sessions that have expired, and entries that the audit keeps no longer.
+// prune deletes keys that were revoked or have expired long ago, sessions that have expired, and entries that the audit keeps no longer.
 func (s *Service) prune(ctx context.Context) error {
 	if err := s.writes.Exec(ctx, `select agent.prune_api_keys()`); err != nil {
 		return wrap("pruning keys", err)

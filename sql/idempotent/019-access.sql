@@ -209,7 +209,7 @@ begin
 end
 $func$;
 
--- Deletes the keys that were revoked 90 days ago, and returns how many.
+-- Deletes the keys that were revoked or have expired 90 days ago, and returns how many. Until then they are refused as what they are, and one that has expired can be given more time.
 create or replace function agent.prune_api_keys()
 returns int8
 language plpgsql volatile
@@ -219,10 +219,10 @@ as $func$
 declare
   _n int8;
 begin
-  if not exists (select from agent.api_key k where k.revoked_at < clock_timestamp() - interval '90 days') then
+  if not exists (select from agent.api_key k where least(k.revoked_at, k.expires_at) < clock_timestamp() - interval '90 days') then
     return 0; -- a delete would have every process read the keys again
   end if;
-  delete from agent.api_key k where k.revoked_at < clock_timestamp() - interval '90 days';
+  delete from agent.api_key k where least(k.revoked_at, k.expires_at) < clock_timestamp() - interval '90 days';
   get diagnostics _n = row_count;
   return _n;
 end

@@ -63,7 +63,7 @@ var serviceErrors = []struct {
 	{access.ErrRateLimited, RateLimited, "The key has logged in too often, or has made more requests than its rate limit allows in this process. Retry in some seconds."},
 	{access.ErrChanged, Unauthorized, "The key was changed while the call waited. Call again."},
 	{access.ErrNotFirst, Unauthorized, "There is a key by now. Send one as Authorization: Bearer KEY."},
-	{access.ErrNotFound, KeyNotFound, "No key has this id: it never existed, or was revoked more than 90 days ago."},
+	{access.ErrNotFound, KeyNotFound, "No key has this id: it never existed, or was revoked or has expired more than 90 days ago."},
 	{access.ErrLastAdmin, LastAdminKey, "It is the last admin key that is live. Create another one first."},
 	{access.ErrInactive, KeyEnded, "The key was revoked, or has expired. Create a new one."},
 	{access.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
