@@ -201,7 +201,7 @@ type Holder struct {
 	State          string    `json:"state,omitzero"`
 	QueryStartedAt time.Time `json:"query_started_at,omitzero"`
 	Query          string    `json:"query,omitzero"`
-	// Name is that of a prepared transaction or a slot.
+	// Name is that of a prepared transaction, a slot, or a group that has stopped.
 	Name string `json:"name,omitzero"`
 	// Events is how many events are exhausted.
 	Events int `json:"events,omitzero"`

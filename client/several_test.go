@@ -197,8 +197,8 @@ func TestStatisticsOfCellsAreAddedUp(t *testing.T) {
 			if query.Get("limit") != "200" || query.Get("offset") != "" {
 				return http.StatusTeapot, ""
 			}
-			return of(`{"from":"2026-01-01T00:00:00Z","bucket":"5m","complete":true,"total":2,"totals":{"failed":3},"outcomes":[{"start":"2026-01-01T00:00:00Z","failed":3}],"queues":[{"queue":"b","failed":2,"ready_series":[1,null]},{"queue":"a","failed":1}]}`,
-				`{"from":"2026-01-01T00:00:00Z","bucket":"5m","complete":true,"total":2,"totals":{"failed":4},"outcomes":[{"start":"2026-01-01T00:00:00Z","failed":4}],"queues":[{"queue":"c","failed":0},{"queue":"b","failed":4,"ready_series":[2,3],"wait_p95_ms":8}]}`,
+			return of(`{"from":"2026-01-01T00:00:00Z","bucket":"5m","complete":true,"total":2,"totals":{"failed":3},"outcomes":[{"start":"2026-01-01T00:00:00Z","failed":3}],"queues":[{"queue":"b","failed":2,"ready_series":[1,null],"failed_series":[2,0],"last_failed_at":"2026-01-01T00:03:00Z","dead_letters_of":["x"]},{"queue":"a","failed":1}]}`,
+				`{"from":"2026-01-01T00:00:00Z","bucket":"5m","complete":true,"total":2,"totals":{"failed":4},"outcomes":[{"start":"2026-01-01T00:00:00Z","failed":4}],"queues":[{"queue":"c","failed":0},{"queue":"b","failed":4,"ready_series":[2,3],"failed_series":[1,3],"last_failed_at":"2026-01-01T00:07:00Z","dead_letters_of":["w"],"wait_p95_ms":8}]}`,
 				`{"from":"2026-01-01T00:00:00Z","bucket":"5m","complete":true,"total":0,"totals":{},"outcomes":[],"queues":[]}`)(cell, nil, nil)
 		},
 	}}
@@ -230,7 +230,8 @@ func TestStatisticsOfCellsAreAddedUp(t *testing.T) {
 	overview, err := c.QueuesOverview(ctx, OverviewParams{Limit: 1, Offset: 1})
 	check("overview", len(overview.Queues) == 1 && overview.Queues[0].Queue == "a" && overview.Total == 3 && overview.Totals.Failed == 7 && overview.Outcomes[0].Failed == 7, overview, err)
 	overview, err = c.QueuesOverview(ctx, OverviewParams{})
-	check("overview", len(overview.Queues) == 3 && overview.Queues[0].Failed == 6 && *overview.Queues[0].WaitP95MS == 8 && *overview.Queues[0].ReadySeries[0] == 3 && *overview.Queues[0].ReadySeries[1] == 3, overview, err)
+	check("overview", len(overview.Queues) == 3 && overview.Queues[0].Failed == 6 && *overview.Queues[0].WaitP95MS == 8 && *overview.Queues[0].ReadySeries[0] == 3 && *overview.Queues[0].ReadySeries[1] == 3 &&
+		slices.Equal(overview.Queues[0].FailedSeries, []int{3, 3}) && overview.Queues[0].LastFailedAt.Minute() == 7 && slices.Equal(overview.Queues[0].DeadLettersOf, []string{"w", "x"}), overview, err)
 
 	s.mu.Lock()
 	s.away = 0

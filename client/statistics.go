@@ -221,6 +221,11 @@ type OverviewQueue struct {
 	ProcessingP95MS *float64 `json:"processing_p95_ms"`
 	// ReadySeries are the ready events at the end of each of the buckets of Outcomes, nil if none was sampled.
 	ReadySeries []*int `json:"ready_series"`
+	// FailedSeries are the events that failed or expired in each of these buckets, and LastFailedAt the latest minute in which one did; nil: none did.
+	FailedSeries []int      `json:"failed_series"`
+	LastFailedAt *time.Time `json:"last_failed_at"`
+	// DeadLettersOf are the queues whose dead letters it takes, at most 100.
+	DeadLettersOf []string `json:"dead_letters_of"`
 }
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -319,6 +324,13 @@ func joinOverview(into *QueuesOverview, o QueuesOverview) {
 		for i := range min(len(q.ReadySeries), len(other.ReadySeries)) {
 			q.ReadySeries[i] = total(q.ReadySeries[i], other.ReadySeries[i])
 		}
+		for i := range min(len(q.FailedSeries), len(other.FailedSeries)) {
+			q.FailedSeries[i] += other.FailedSeries[i]
+		}
+		if at := other.LastFailedAt; at != nil && (q.LastFailedAt == nil || at.After(*q.LastFailedAt)) {
+			q.LastFailedAt = at
+		}
+		q.DeadLettersOf = union(q.DeadLettersOf, other.DeadLettersOf)
 	})
 }
 

@@ -212,6 +212,9 @@ type overviewQueue struct {
 	WaitP95MS       *milliseconds `json:"wait_p95_ms"`
 	ProcessingP95MS *milliseconds `json:"processing_p95_ms"`
 	ReadySeries     []*int64      `json:"ready_series"`
+	FailedSeries    []int64       `json:"failed_series"`
+	LastFailedAt    *timestamp    `json:"last_failed_at"` // null: none failed or expired
+	DeadLettersOf   []string      `json:"dead_letters_of"`
 }
 
 func figuresOf(q queue.OverviewQueue) overviewFigures {
@@ -222,10 +225,11 @@ func figuresOf(q queue.OverviewQueue) overviewFigures {
 
 func overviewQueueOf(q queue.OverviewQueue) overviewQueue {
 	if q.ReadySeries == nil { // all of the time is to come
-		q.ReadySeries = []*int64{}
+		q.ReadySeries, q.FailedSeries = []*int64{}, []int64{}
 	}
 	return overviewQueue{
 		q.Queue, figuresOf(q), q.Paused, nextOf(q.Push), (*milliseconds)(q.WaitP95), (*milliseconds)(q.ProcessingP95), q.ReadySeries,
+		q.FailedSeries, (*timestamp)(q.LastFailedAt), q.DeadLettersOf,
 	}
 }
 

@@ -193,6 +193,42 @@ func holdersOf(t *testing.T, b env, queues []string, withQueries bool) []queue.H
 	return found
 }
 
+func TestGroupsThatHaveStoppedHoldOthersBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.exec(t, `select agent.put_queue(q, '{"flow":{"order":true,"on_failed":"block"}}') from unnest(array['accounts', 'other']) as q`)
+	stopped := func(queues []string) (found []queue.Holder) {
+		t.Helper()
+		for _, h := range holdersOf(t, b, queues, false) {
+			if h.Kind == "stopped_group" {
+				found = append(found, h)
+			}
+		}
+		return found
+	}
+	b.exec(t, `select agent.insert_event(_event => '{}', _queue => q, _group => g) from unnest(array['accounts', 'accounts', 'other']) with ordinality as q (q, n) cross join unnest(array['ada', 'bob']) as g`)
+	if got := stopped(nil); len(got) != 0 {
+		t.Errorf("groups that go on are listed: %+v", got)
+	}
+	failed := b.claim(t, queue.ClaimParams{Queue: "accounts", Limit: 2}, 2)
+	for _, e := range failed {
+		b.exec(t, fmt.Sprintf(`select agent.nack_event(%d, '%s', _error => 'no such account', _final => true)`, e.ID, e.Receipt))
+	}
+	got := stopped(nil)
+	if len(got) != 2 || got[0].Queue != "accounts" || got[0].Name != "ada" || got[1].Name != "bob" || got[0].EventID != failed[0].ID || got[0].OfKind != 2 || got[0].Since == nil ||
+		!strings.Contains(got[0].What, "no such account") || !strings.Contains(got[0].Advice, "unblock") {
+		t.Errorf("got %+v", got)
+	}
+	if got := stopped([]string{"other"}); len(got) != 0 {
+		t.Errorf("a restricted caller sees %+v", got)
+	}
+	b.exec(t, `select agent.unblock_group('accounts', 'ada')`)
+	b.exec(t, fmt.Sprintf(`select agent.requeue_event(%d)`, failed[1].ID))
+	if got := stopped(nil); len(got) != 0 {
+		t.Errorf("groups that go on again are listed: %+v", got)
+	}
+}
+
 func TestHoldersSayWhatHoldsOthersBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -142,7 +142,10 @@ type OverviewQueue struct {
 	Cancelled      int64
 	WaitP95        *time.Duration // as in a SeriesBucket
 	ProcessingP95  *time.Duration
-	ReadySeries    []*int64 // at the end of each bucket of Overview.Outcomes; nil: it was not sampled in that bucket
+	ReadySeries    []*int64   // at the end of each bucket of Overview.Outcomes; nil: it was not sampled in that bucket
+	FailedSeries   []int64    // events that failed or expired in each of these buckets
+	LastFailedAt   *time.Time // the latest minute of that time in which one did; nil: none did
+	DeadLettersOf  []string   // the queues whose dead letters it takes, at most 100
 }
 
 // Overview returns statistics of many queues at once. It fails with an *InvalidError or ErrQueryTimeout.
@@ -162,7 +165,8 @@ func (s *Service) Overview(ctx context.Context, p OverviewParams) (found Overvie
 	err = s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
 			select coalesce(queue, '') as queue, total, ready, scheduled, waiting, leased, oldest_ready_age, is_estimate, coalesce(paused, false) as paused,
-				coalesce(push, '') as push, done, failed, expired, cancelled, wait_p95, processing_p95, ready_series, is_live, since, sampled_at, through
+				coalesce(push, '') as push, done, failed, expired, cancelled, wait_p95, processing_p95, ready_series, failed_series, last_failed_at,
+				dead_letters_of, is_live, since, sampled_at, through
 			from agent_service.queue_overview($1, $2, $3, $4, $5, $6, $7, $8, nullif($9, ''))`,
 			p.From, p.To, p.Bucket, string(p.Order), p.Limit, p.Offset, p.Queues, MaxOverviewBuckets, p.NameContains)
 		all, err := pg.Collect[row](rows)

@@ -286,7 +286,7 @@ func TestOverviewShowsProblemsFirst(t *testing.T) {
 	loadQueue(t, b, "full", 12, queue.AwaitingTurn)
 	b.exec(t, `update agent.event set vt = now() - interval '1 hour' where queue = 'slow'`)
 	loadHistory(t, b, "bad", 0, 4, queue.Failed, queue.Done)
-	b.exec(t, `insert into agent.queue (name, paused) values ('quiet', true)`)
+	b.exec(t, `insert into agent.queue (name, paused, dead_letter_queue) values ('quiet', true, 'full')`)
 	queue.SampleQueues(t, b.Service)
 	at := b.thisMinute(t)
 	for _, c := range []struct {
@@ -319,6 +319,19 @@ func TestOverviewShowsProblemsFirst(t *testing.T) {
 			}
 			if q.Paused != (q.Queue == "quiet") {
 				t.Errorf("%s is paused: %t", q.Queue, q.Paused)
+			}
+			failed := int64(0)
+			for _, n := range q.FailedSeries {
+				failed += n
+			}
+			if len(q.FailedSeries) != 5 || failed != q.Failed || q.Queue == "bad" != (failed == 2) || (q.LastFailedAt != nil) != (failed > 0) {
+				t.Errorf("%s: the failures are %v, the last at %v", q.Queue, q.FailedSeries, q.LastFailedAt)
+			}
+			if q.LastFailedAt != nil && (q.LastFailedAt.Before(c.params.From) || q.LastFailedAt.Truncate(time.Minute) != *q.LastFailedAt) {
+				t.Errorf("%s: the last failed at %v", q.Queue, q.LastFailedAt)
+			}
+			if of := strings.Join(q.DeadLettersOf, " "); of != map[bool]string{true: "quiet"}[q.Queue == "full" && c.params.Queues == nil] {
+				t.Errorf("%s: takes the dead letters of %q", q.Queue, of)
 			}
 		}
 		if got := strings.Join(names, " "); got != c.want || found.Total != c.total {
@@ -406,7 +419,8 @@ func TestWindowsOfHoursHaveWhatTheirMinutesHave(t *testing.T) {
 		t.Helper()
 		whole, parts := overview(-time.Minute, time.Hour+time.Minute), []queue.Overview{overview(-time.Minute, 11*time.Minute), overview(11*time.Minute, time.Hour+time.Minute)}
 		a := whole.Queues[0]
-		if len(whole.Queues) != 2 || a.Done != 9 || a.Failed != 3 || a.Cancelled != 6 || whole.All.Done != 10 || whole.All.Expired != 1 {
+		if len(whole.Queues) != 2 || a.Done != 9 || a.Failed != 3 || a.Cancelled != 6 || whole.All.Done != 10 || whole.All.Expired != 1 ||
+			a.FailedSeries[10] != 0 || a.FailedSeries[11] != 1 || a.FailedSeries[13] != 1 || !a.LastFailedAt.Equal(whole.Outcomes[13].Start) {
 			t.Errorf("%s: got %+v, in all %+v", when, whole.Queues, whole.All)
 		}
 		for _, p := range parts {

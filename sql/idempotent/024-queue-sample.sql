@@ -635,8 +635,8 @@ $func$;
 -- Statistics of the queues that hold events, have a policy, or have had events in the last seven days, of those that a pattern of _queues stands for (null: all) and that
 -- have _name_contains in their names, in upper or lower case (null: all), from _from to _to, which have to be multiples of _bucket since 1970-01-01 UTC. The first row, whose queue is null, is of all of them, and total says how many they are. The
 -- others are up to _limit after the first _offset, in the order of _order: failed (most failed or expired first), waiting (most that are due first, ready or waiting for their turn), oldest (the oldest ready event
--- first) or name. push is null without one, else enabled, open (its breaker is) or disabled. ready_series has the ready events at the end of each bucket, null where none was
--- sampled, up to now. is_live says that the counts of all queues are of now; else those of the rows of single queues are, and the others and the order are of the latest sample.
+-- first) or name. push is null without one, else enabled, open (its breaker is) or disabled. dead_letters_of are the queues whose dead letters it takes, as in queue_stats. ready_series has the
+-- ready events at the end of each bucket, null where none was sampled, up to now; failed_series how many events failed or expired in each, and last_failed_at the latest minute in which one did. is_live says that the counts of all queues are of now; else those of the rows of single queues are, and the others and the order are of the latest sample.
 create or replace function agent_service.queue_overview
 ( _from timestamptz
 , _to timestamptz
@@ -650,8 +650,8 @@ create or replace function agent_service.queue_overview
 )
 returns table
 ( queue text, total int8, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_age interval, is_estimate boolean, paused boolean, push text
-, done int8, failed int8, expired int8, cancelled int8, wait_p95 interval, processing_p95 interval, ready_series int8[]
-, is_live boolean, since timestamptz, sampled_at timestamptz, through timestamptz
+, done int8, failed int8, expired int8, cancelled int8, wait_p95 interval, processing_p95 interval, ready_series int8[], failed_series int8[], last_failed_at timestamptz
+, dead_letters_of text[], is_live boolean, since timestamptz, sampled_at timestamptz, through timestamptz
 )
 language plpgsql volatile
 security definer
@@ -668,6 +668,7 @@ declare
   _bounds record;
   _end timestamptz; -- of what is counted
   _hours record;
+  _whole record; -- the hours that no bucket has a part of
   _names text[];
   _all record;
 begin
@@ -683,6 +684,8 @@ begin
   select b.* into strict _bounds from agent_private.statistics_bounds() b;
   _end = least(_to, _recent.since);
   select h.* into strict _hours from agent_private.outcome_hours(_from, _end) h;
+  -- Buckets of whole hours are sums of hours.
+  select h.* into strict _whole from agent_private.outcome_hours(_from, case when extract(epoch from _bucket) % 3600 = 0 then _end else _from end) h;
 
   with outcomes as
   ( select o.queue, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome_hour o where o.at >= _hours.hours_from and o.at < _hours.hours_to
@@ -743,7 +746,7 @@ begin
   return query
   select null::text, _all.total, _all.ready, _all.scheduled, _all.waiting, _all.leased
   , case when _all.oldest_ready_at is not null then least(_now - _all.oldest_ready_at, interval '100000 days') end, _all.is_estimate
-  , null::boolean, null::text, _all.done, _all.failed, _all.expired, _all.cancelled, null::interval, null::interval, null::int8[]
+  , null::boolean, null::text, _all.done, _all.failed, _all.expired, _all.cancelled, null::interval, null::interval, null::int8[], null::int8[], null::timestamptz, null::text[]
   , _is_live, _bounds.since, _bounds.sampled_at, _recent.through;
 
   return query
@@ -789,6 +792,26 @@ begin
     from agent_private.count_waiting(_now, _names, 20000) w
     where not _is_live
   )
+  , recent_failures as materialized
+  ( select r.queue, r.at, r.failed, r.expired
+    from unnest(_recent.outcomes) r
+    where r.queue = any (_names) and r.at >= _from and r.at < _to and r.failed + r.expired > 0
+  )
+  , failures as
+  ( select o.queue, o.at, o.failed + o.expired as n
+    from counts c
+    cross join lateral
+    ( select o.* from agent.queue_outcome_hour o where o.queue = c.queue and o.at >= _whole.hours_from and o.at < _whole.hours_to
+      union all
+      select o.* from agent.queue_outcome o where o.queue = c.queue and o.at >= _from and o.at < _whole.hours_from
+      union all
+      select o.* from agent.queue_outcome o where o.queue = c.queue and o.at >= _whole.hours_to and o.at < _end
+    ) as o
+    where c.failed + c.expired > 0 and o.failed + o.expired > 0
+    union all
+    select r.queue, r.at, r.failed + r.expired from recent_failures r
+  )
+  , failed_buckets as materialized (select f.queue, date_bin(_bucket, f.at, 'epoch') as start, sum(f.n)::int8 as n from failures f group by 1, 2)
   , ends as materialized
   ( select b.start, (select max(s.at) from agent.queue_sampling s where s.at >= b.start and s.at < b.start + _bucket and s.sampled_at is not null) as last_at
     from generate_series(_from, least(_to, _now) - interval '1 us', _bucket) as b (start)
@@ -803,6 +826,17 @@ begin
       from ends e
       order by e.start
     )
+  , array(select coalesce(f.n, 0) from ends e left join failed_buckets f on f.queue = n.name and f.start = e.start order by e.start)
+  , coalesce
+    ( (select max(r.at) from recent_failures r where r.queue = n.name)
+    , case when c.failed + c.expired > 0 then
+      ( select o.at from agent.queue_outcome o
+        where o.queue = n.name and o.at >= _from and o.at < _end and o.failed + o.expired > 0
+        order by o.at desc
+        limit 1
+      ) end
+    )
+  , array(select d.name from agent.queue d where d.dead_letter_queue = n.name and agent_private.is_queue_allowed(d.name, _queues) order by d.name limit 100)
   , _is_live, _bounds.since, _bounds.sampled_at, _recent.through
   from unnest(_names) with ordinality as n (name, place)
   left join depths d on d.queue = n.name

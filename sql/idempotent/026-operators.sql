@@ -263,6 +263,7 @@ $func$;
 --   hidden_sessions       sessions of other roles that the owner of the schema may not see: what they do is missing here
 --   lease                 a lease that runs more than ten times as long as its queue's lease lasts
 --   exhausted             events of a queue whose attempts were used up more than ten minutes ago, and which no sweep has moved
+--   stopped_group         a group in order that has stopped for an event that failed; name is the group
 --
 -- what says what it does and advice what to do about it, since when it began; the other columns are null where they do not apply. of_kind is how many of the kind there are: a
 -- thousand or more stand for at least that many. query has the first 200 characters of a session's latest statement, if _with_queries. Only queues that a pattern of _queues
@@ -396,5 +397,26 @@ begin
   group by l.queue
   order by min(l.vt), l.queue
   limit 100;
+
+  return query
+  select 'stopped_group'
+  , concat(format('the group %s of %s has stopped, since the event %s failed', b.key, b.queue, b.event_id), ': ' || left(h.last_error, 400))
+  , 'requeue the event once its cause is gone: its copy takes its place; or unblock the group: it goes on without the event'
+  , h.finished_at, b.queue::text, b.event_id, null::text, null::int4, b.key::text, null::text, null::text, null::text, null::text, null::timestamptz, null::text, null::int8
+  , b.n, true
+  from
+  ( select b.*, count(*) over () as n
+    from
+    ( select distinct on (b.queue, b.key) b.queue, b.key, b.event_id
+      from agent_private.group_block b
+      join agent.queue q on q.name = b.queue and q.flow_on_failed = 'block'
+      where b.requeued_as is null and agent_private.is_queue_allowed(b.queue, _queues)
+      order by b.queue, b.key, b.place
+    ) as b
+    order by b.event_id
+    limit 100
+  ) as b
+  left join lateral (select h.last_error, h.finished_at from agent.event_hist h where h.id = b.event_id limit 1) as h on true
+  order by h.finished_at, b.event_id;
 end
 $func$;
