@@ -138,7 +138,7 @@ func TestShortcutsLeadWhereTheirHelpSays(t *testing.T) {
 	b.check("the help")
 	pages := evaluate[map[string]string](b.ctx, t, `Object.fromEntries([...document.querySelectorAll("#help dl div")].filter(d => d.querySelectorAll("kbd").length === 2 && d.querySelector("kbd").textContent === "g").map(d => [d.querySelectorAll("kbd")[1].textContent, d.querySelector("dd").textContent]))`)
 	press(kb.Escape, `!document.getElementById("help").open`)
-	if len(pages) != 9 || pages["q"] != "Queues" {
+	if len(pages) != 10 || pages["q"] != "Queues" {
 		t.Errorf("the help names %v", pages)
 	}
 	for key, name := range pages {

@@ -56,7 +56,7 @@ func Bars(buckets []Bucket) template.HTML {
 func outcomeRows(buckets []Bucket) template.HTML {
 	return rows(len(buckets), func(row int) []string {
 		b := &buckets[row]
-		return []string{string(timestamp(b.At)), number(b.Done), number(b.Failed), number(b.Expired), number(b.Cancelled)}
+		return []string{string(exact(b.At)), number(b.Done), number(b.Failed), number(b.Expired), number(b.Cancelled)}
 	})
 }
 

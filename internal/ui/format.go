@@ -15,7 +15,7 @@ import (
 // functions are those that templates call.
 var functions = template.FuncMap{
 	"live": live, "endlive": endLive,
-	"num": number, "duration": Duration, "age": Age, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": Count, "percent": percent, "rate": rate,
+	"num": number, "duration": Duration, "age": Age, "ms": milliseconds, "time": timestamp, "exact": exact, "ago": ago, "clock": clock, "bytes": byteSize, "plural": Count, "percent": percent, "rate": rate,
 	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
 	"bars": Bars, "lines": Lines, "spark": Spark, "short": Short, "list": func(items ...any) []any { return items },
 	"schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
@@ -141,9 +141,56 @@ func milliseconds(ms any) string {
 	return "–"
 }
 
-// timestamp writes a time in UTC, in an element that the script adds the local and the relative time to; a zero time, or nil, is a dash.
+// timestamp writes a time in UTC, with how long ago it was beside it; a zero time, or nil, is a dash. The script adds the local time.
 func timestamp(t any) template.HTML {
-	var at time.Time
+	at := timeOf(t)
+	if at.IsZero() {
+		return "–"
+	}
+	return template.HTML(strings.TrimSuffix(string(exact(at)), "</time>") + `<span class="muted" data-ago> (` + distance(time.Since(at), at) + `)</span></time>`) //nolint:gosec // of digits
+}
+
+// exact writes a time in UTC, and nothing beside it.
+func exact(t any) template.HTML {
+	at := timeOf(t)
+	if at.IsZero() {
+		return "–"
+	}
+	b := make([]byte, 0, 120)
+	b = at.AppendFormat(append(b, `<time datetime="`...), "2006-01-02T15:04:05.999Z")
+	b = at.AppendFormat(append(b, `">`...), "2006-01-02 15:04:05")
+	return template.HTML(append(b, `<span class="utc"> UTC</span></time>`...)) //nolint:gosec // of digits
+}
+
+// ago writes how long ago a time was, or how soon it will be, with the exact time as the title; a zero time, or nil, is a dash.
+func ago(t any) template.HTML { return agoFrom(t, time.Now()) }
+
+func agoFrom(t any, now time.Time) template.HTML {
+	at := timeOf(t)
+	if at.IsZero() {
+		return "–"
+	}
+	return template.HTML(at.Format(`<time data-ago datetime="2006-01-02T15:04:05.999Z" title="2006-01-02 15:04:05 UTC">`) + distance(now.Sub(at), at) + `</time>`) //nolint:gosec // of digits
+}
+
+// distance writes a time by how long ago it was, as HTML: by its date if that is long. The script does the same; it changes once a minute, so that live parts do, too.
+func distance(past time.Duration, at time.Time) string {
+	const long = 90 * 24 * time.Hour
+	switch {
+	case past >= long, past <= -long:
+		return at.Format("2006-01-02")
+	case past >= time.Minute:
+		return Age(past) + " ago"
+	case past >= 0:
+		return "just now"
+	case past > -time.Minute:
+		return "in &lt; 1 min"
+	}
+	return "in " + Age(-past)
+}
+
+// timeOf returns a time in UTC, also where a pointer leads to it; zero: there is none.
+func timeOf(t any) (at time.Time) {
 	switch v := t.(type) {
 	case time.Time:
 		at = v
@@ -153,13 +200,9 @@ func timestamp(t any) template.HTML {
 		}
 	}
 	if at.IsZero() {
-		return "–"
+		return at
 	}
-	at = at.UTC()
-	b := make([]byte, 0, 120)
-	b = at.AppendFormat(append(b, `<time datetime="`...), "2006-01-02T15:04:05.999Z")
-	b = at.AppendFormat(append(b, `">`...), "2006-01-02 15:04:05")
-	return template.HTML(append(b, `<span class="utc"> UTC</span></time>`...)) //nolint:gosec // of digits
+	return at.UTC()
 }
 
 // clock writes the time of day in UTC.
@@ -187,17 +230,25 @@ func Count(n any, one, many string) string {
 	return text + " " + many
 }
 
-// percent writes part of all, with two digits that count.
+// percent writes part of all, with two digits that count. It says neither none nor all of what is not.
 func percent(part, all any) string {
 	a, b := toFloat(part), toFloat(all)
 	if b == 0 {
 		return "–"
 	}
 	share := 100 * a / b
-	if share > 0 && share < 0.01 {
+	digits := 2
+	switch {
+	case share > 0 && share < 0.01:
 		return "< 0.01 %"
+	case share > 99.5 && share < 100:
+		return "> 99 %"
+	case share >= 10:
+		return strconv.FormatFloat(share, 'f', 0, 64) + " %"
+	case share >= 1:
+		digits = 1
 	}
-	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(share, 'f', 2, 64), "0"), ".") + " %"
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(share, 'f', digits, 64), "0"), ".") + " %"
 }
 
 func toFloat(n any) float64 {

@@ -57,7 +57,17 @@ type Overview struct {
 	Errors        client.HistoryErrors
 	Subscriptions []client.Subscription
 	Schedules     []client.Schedule
+	Redrives      []Redrive // those that run, the latest first
 }
+
+// unfolded is how many findings are shown at once.
+const unfolded = 5
+
+// First are the findings that are shown at once, and Folded the others.
+func (o *Overview) First() []Finding { return o.Findings[:min(len(o.Findings), unfolded)] }
+
+// Folded are the findings after the first ones.
+func (o *Overview) Folded() []Finding { return o.Findings[len(o.First()):] }
 
 // A Finding is something that an operator should look at.
 type Finding struct {
@@ -65,9 +75,18 @@ type Finding struct {
 	Subject string
 	Link    string // of the subject, a path under /ui/; empty: none
 	Text    string
+	When    []Moment
+	Trend   any    // a drawing; nil: none
 	More    string // in small print; empty: none
 	Button  string // what to look at, and where it is; empty: no button
 	Target  string
+	Form    *Confirm // its Action and Fields, and a Button that does something about it; nil: none
+}
+
+// A Moment is a time with the words that stand before it, such as "last" before "8 min ago". One without a time is not shown.
+type Moment struct {
+	Text string
+	At   time.Time
 }
 
 // Buckets are the outcomes of all queues, as a chart has them.
@@ -90,6 +109,16 @@ func (o *Overview) PerSecond() float64 {
 // Waiting returns a drawing of the ready events of a queue over the window.
 func (o *Overview) Waiting(q client.OverviewQueue) any {
 	return sparkOf(q, o.Window)
+}
+
+// Failing returns a drawing of the failures of a queue over the window.
+func (o *Overview) Failing(q *client.OverviewQueue) any {
+	points := make([]float64, len(q.FailedSeries))
+	most := 0
+	for i, n := range q.FailedSeries {
+		points[i], most = float64(n), max(most, n)
+	}
+	return Spark(fmt.Sprintf("failures each %s, %s: at most %s", o.Window.Each, o.Window.Text, number(most)), points, true)
 }
 
 // sparkOf draws the ready events of a queue over a window.
@@ -203,7 +232,7 @@ func (q *Queue) DepthRows() any {
 	return rows(len(q.Stats.Buckets), func(row int) []string {
 		b := &q.Stats.Buckets[row]
 		return []string{
-			string(timestamp(b.Start)), number(b.Ready), number(b.Scheduled), number(b.Waiting), number(b.Leased),
+			string(exact(b.Start)), number(b.Ready), number(b.Scheduled), number(b.Waiting), number(b.Leased),
 			milliseconds(b.WaitP50MS), milliseconds(b.WaitP95MS), milliseconds(b.ProcessingP50MS), milliseconds(b.ProcessingP95MS),
 		}
 	})

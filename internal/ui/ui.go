@@ -99,6 +99,7 @@ var navigation = []Link{
 	{"", "Overview", "o", "read"},
 	{"queues", "Queues", "q", "read"},
 	{"history", "History", "h", "read"},
+	{"redrives", "Redrives", "r", "read"},
 	{"schedules", "Schedules", "s", "read"},
 	{"subscriptions", "Subscriptions", "t", "read"},
 	{"sources", "Sources", "w", "read"},

@@ -75,6 +75,36 @@ func TestAgesAreCoarse(t *testing.T) {
 	}
 }
 
+func TestTimesAreWrittenByTheirDistance(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
+	for past, want := range map[time.Duration]string{
+		0: "just now", 59 * time.Second: "just now", 5*time.Minute + 59*time.Second: "5 min ago", 26 * time.Hour: "1 d ago", 90 * 24 * time.Hour: "2025-11-05",
+		-time.Second: "in &lt; 1 min", -2 * time.Hour: "in 2 h", -100 * 24 * time.Hour: "2026-05-14",
+	} {
+		if got := string(agoFrom(now.Add(-past), now)); !strings.Contains(got, ">"+want+"</time>") || !strings.Contains(got, ` UTC">`) {
+			t.Errorf("%v ago is written %s, want %s", past, got, want)
+		}
+	}
+	for _, none := range []any{time.Time{}, (*time.Time)(nil), nil} {
+		if got := agoFrom(none, now); got != "–" {
+			t.Errorf("no time is written %s", got)
+		}
+	}
+}
+
+func TestSharesAreWrittenWithTwoDigits(t *testing.T) {
+	t.Parallel()
+	for want, part := range map[string]int{"0 %": 0, "< 0.01 %": 1, "0.46 %": 460, "3.4 %": 3_449, "20 %": 19_830, "99 %": 99_400, "> 99 %": 99_999, "100 %": 100_000} {
+		if got := percent(part, 100_000); got != want {
+			t.Errorf("%d of 100,000 are written %s, want %s", part, got, want)
+		}
+	}
+	if got := percent(0, 0); got != "–" {
+		t.Errorf("none of none are written %s", got)
+	}
+}
+
 func TestRunsSayWhereTheOffsetChanges(t *testing.T) {
 	t.Parallel()
 	at := func(local string, utc time.Time) client.Instant { return client.Instant{Local: local, UTC: utc} }

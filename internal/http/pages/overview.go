@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +19,7 @@ const (
 	oldAge = 5 * time.Minute
 	// lagAge is how far behind a subscription is when the overview names it.
 	lagAge = time.Minute
-	// overviewQueues is how many queues the overview lists, those with problems first.
+	// overviewQueues is how many queues the overview lists, those with problems first, and of how many of those with the oldest ready events it looks for problems.
 	overviewQueues = 25
 )
 
@@ -42,11 +40,11 @@ func showOverview(v *visit) (view, error) {
 		},
 		func(ctx context.Context) (err error) {
 			thisMinute := ui.Window{Length: time.Minute, Bucket: time.Minute} // what ended is in the first call
-			oldest, err = v.api.QueuesOverview(ctx, overviewOf(thisMinute, "oldest", 10, 0))
+			oldest, err = v.api.QueuesOverview(ctx, overviewOf(thisMinute, "oldest", overviewQueues, 0))
 			return err
 		},
 		func(ctx context.Context) (err error) {
-			shown.Errors, err = v.api.HistoryErrors(ctx, client.CauseFilter{FinishedFrom: time.Now().Add(-shown.Window.Length).Truncate(time.Minute), Limit: 5})
+			shown.Errors, err = v.api.HistoryErrors(ctx, client.CauseFilter{FinishedFrom: since(shown.Window), Limit: 100})
 			return err
 		},
 		func(ctx context.Context) (err error) {
@@ -62,17 +60,22 @@ func showOverview(v *visit) (view, error) {
 			holders, err = v.api.ListHolders(ctx)
 			return err
 		},
+		func(ctx context.Context) (err error) {
+			shown.Redrives, err = listRedrivesOf(ctx, v, client.RedriveRunning, 5)
+			return err
+		},
 	)
 	if err := cmp.Or(errs[0], errs[1]); err != nil {
 		return view{}, err
 	}
-	for i, what := range map[int]string{2: "the causes of failures", 3: "subscriptions", 4: "schedules", 5: "what holds others back"} {
+	for i, what := range map[int]string{2: "the causes of failures", 3: "subscriptions", 4: "schedules", 5: "what holds others back", 6: "redrives"} {
 		if errs[i] != nil && !isForbidden(errs[i]) {
 			shown.Unknown = append(shown.Unknown, what+": "+problemOf(errs[i]).Detail)
 		}
 	}
+	shown.Findings = v.findings(shown, oldest.Queues, holders.Holders)
 	slices.Sort(shown.Unknown)
-	shown.Findings = findings(shown, oldest.Queues, holders.Holders)
+	shown.Errors.Errors = shown.Errors.Errors[:min(len(shown.Errors.Errors), 5)]
 	shown.Subscriptions = slices.DeleteFunc(shown.Subscriptions, func(s client.Subscription) bool { return s.Lag.Events == 0 })
 	slices.SortFunc(shown.Subscriptions, func(a, b client.Subscription) int { return cmp.Compare(b.Lag.Seconds, a.Lag.Seconds) })
 	shown.Subscriptions = shown.Subscriptions[:min(len(shown.Subscriptions), 5)]
@@ -84,6 +87,9 @@ func overviewOf(w ui.Window, order string, limit, offset int) client.OverviewPar
 	to := time.Now().UTC().Truncate(time.Minute).Add(time.Minute)
 	return client.OverviewParams{From: to.Add(-w.Length), To: to, Bucket: w.Bucket, Order: order, Limit: limit, Offset: offset}
 }
+
+// since is when a window begins.
+func since(w ui.Window) time.Time { return time.Now().Add(-w.Length).Truncate(time.Minute) }
 
 // together makes calls at the same time, and returns the error of each.
 func together(ctx context.Context, calls ...func(context.Context) error) []error {
@@ -100,94 +106,6 @@ func together(ctx context.Context, calls ...func(context.Context) error) []error
 func isForbidden(err error) bool {
 	answer, ok := errors.AsType[*client.Error](err)
 	return ok && answer.Status == http.StatusForbidden
-}
-
-// findings returns what an operator should look at, what does harm first.
-func findings(shown *ui.Overview, oldest []client.OverviewQueue, holders []client.Holder) (found []ui.Finding) {
-	for _, q := range shown.Stats.Queues {
-		if bad := q.Failed + q.Expired; bad > 0 {
-			outcome := client.OutcomeFailed
-			if q.Failed == 0 {
-				outcome = client.OutcomeExpired
-			}
-			found = append(found, ui.Finding{
-				IsBad: true, Subject: q.Queue, Link: "queues/" + url.PathEscape(q.Queue),
-				Text:   " has " + ui.Count(bad, "failure", "failures") + " among " + ui.Count(bad+q.Done, "event", "events") + " of the " + shown.Window.Text,
-				More:   causesOf(shown.Errors.Errors, q.Queue),
-				Button: "See them", Target: "history?" + url.Values{"queue": {q.Queue}, "outcome": {outcome}, "finished_from": {shown.Window.Name}}.Encode(),
-			})
-		}
-	}
-	for _, q := range withPush(shown.Stats.Queues, oldest) {
-		text := " does not push: its endpoint was failing for too long, and the push is disabled"
-		if *q.Push == "open" {
-			text = " does not push for now: its endpoint fails, and is tried with one event at a time"
-		}
-		found = append(found, ui.Finding{
-			IsBad: true, Subject: q.Queue, Link: "queues/" + url.PathEscape(q.Queue), Text: text, More: ui.Count(q.Ready+q.Scheduled+q.Waiting, "event waits", "events wait") + ", none is lost",
-			Button: "See the push", Target: "queues/" + url.PathEscape(q.Queue) + "/push",
-		})
-	}
-	for _, q := range oldest {
-		if age := ageOf(q.OldestReadyAgeMS); age >= oldAge && !q.Paused && (q.Push == nil || *q.Push == "enabled") {
-			found = append(found, ui.Finding{
-				Subject: q.Queue, Link: "queues/" + url.PathEscape(q.Queue), Text: ": the oldest of " + ui.Count(q.Ready, "ready event", "ready events") + " has waited for " + ui.Age(age),
-				More:   ui.Count(q.Leased, "event is", "events are") + " being worked on · workers may be too few, or gone",
-				Button: "See the queue", Target: "queues/" + url.PathEscape(q.Queue),
-			})
-		}
-	}
-	for _, s := range shown.Subscriptions {
-		lag := time.Duration(s.Lag.Seconds * float64(time.Second))
-		if s.State == "full" || s.State != "paused" && s.Lag.Events > 0 && lag >= lagAge {
-			found = append(found, ui.Finding{
-				Subject: s.Name, Link: "subscriptions/" + url.PathEscape(s.Name), Text: ": the subscription is " + ui.Age(lag) + " behind", More: "state: " + s.State,
-				Button: "See the subscription", Target: "subscriptions/" + url.PathEscape(s.Name),
-			})
-		}
-	}
-	for _, h := range holders {
-		if h.Kind == "hidden_sessions" { // it says what cannot be known, which the page of the fleet shows
-			continue
-		}
-		found = append(found, ui.Finding{Text: h.What, More: h.Advice, Button: "See what holds", Target: "fleet#holders"})
-	}
-	slices.SortStableFunc(found, func(a, b ui.Finding) int {
-		switch {
-		case a.IsBad == b.IsBad:
-			return 0
-		case a.IsBad:
-			return -1
-		}
-		return 1
-	})
-	return found
-}
-
-// causesOf returns the causes of a queue's failures in a line.
-func causesOf(causes []client.Cause, queue string) string {
-	var lines []string
-	for _, c := range causes {
-		switch {
-		case !slices.Contains(c.Queues, queue):
-		case len(c.Queues) == 1:
-			lines = append(lines, c.Cause+" ("+strconv.Itoa(c.Count)+")")
-		default: // the count is of several queues
-			lines = append(lines, c.Cause)
-		}
-	}
-	return strings.Join(lines, " · ")
-}
-
-// withPush returns the queues whose push does not work, each once.
-func withPush(lists ...[]client.OverviewQueue) (found []client.OverviewQueue) {
-	for _, q := range slices.Concat(lists...) {
-		isKnown := slices.ContainsFunc(found, func(o client.OverviewQueue) bool { return o.Queue == q.Queue })
-		if q.Push != nil && *q.Push != "enabled" && !isKnown {
-			found = append(found, q)
-		}
-	}
-	return found
 }
 
 func ageOf(ms *float64) time.Duration {

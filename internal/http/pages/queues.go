@@ -83,8 +83,16 @@ func resumeQueue(v *visit) (string, error) {
 	return did(queuePath(v), "queue.resumed", ""), err
 }
 
-// changeGroup pauses a group of the queue, or has it go on: that ends a hold, too. What else is set for it stays.
+// changeGroup pauses a group of the queue, or has it go on: that ends a hold, too. What else is set for it stays. Or it has one go on that stopped for a failed event.
 func changeGroup(v *visit) (string, error) {
+	back := queuePath(v)
+	if v.form.Get("back") == "overview" {
+		back = ""
+	}
+	if v.form.Get("do") == "unblock" {
+		_, err := v.api.UnblockGroup(v.r.Context(), v.parameter("name"), v.form.Get("group"))
+		return did(back, "group.unblocked", ""), err
+	}
 	var notice string
 	_, err := v.api.ChangeGroup(v.r.Context(), v.parameter("name"), v.form.Get("group"), func(settings *client.GroupSettings) error {
 		switch v.form.Get("do") {
@@ -93,15 +101,18 @@ func changeGroup(v *visit) (string, error) {
 		case "resume":
 			settings.Paused, settings.HeldUntil, notice = false, time.Time{}, "group.resumed"
 		default:
-			return invalid("do", "must be pause or resume")
+			return invalid("do", "must be pause, resume or unblock")
 		}
 		return nil
 	})
-	return did(queuePath(v), notice, ""), err
+	return did(back, notice, ""), err
 }
 
 // queuePath is the path of the page of the queue that the visit is about.
-func queuePath(v *visit) string { return "queues/" + url.PathEscape(v.parameter("name")) }
+func queuePath(v *visit) string { return pathOf(v.parameter("name")) }
+
+// pathOf is the path of the page of a queue.
+func pathOf(queue string) string { return "queues/" + url.PathEscape(queue) }
 
 // confirmPurge asks before a queue is purged.
 func confirmPurge(v *visit) (view, error) {

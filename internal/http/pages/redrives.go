@@ -30,11 +30,22 @@ func listRedrives(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	shown := ui.Redrives{State: filter.Get("state"), Pager: v.pager(next)}
+	shown := ui.Redrives{State: filter.Get("state"), Redrives: v.redrivesShown(redrives), Pager: v.pager(next)}
+	return view{name: "redrives", title: "Redrives", nav: "redrives", isLive: true, body: &shown}, nil
+}
+
+// listRedrivesOf reads the latest redrives in a state.
+func listRedrivesOf(ctx context.Context, v *visit, state string, limit int) (shown []ui.Redrive, err error) {
+	redrives, _, err := listOf[client.Redrive](ctx, v.api, "/redrives", "redrives", url.Values{"state": {state}, "limit": {strconv.Itoa(limit)}})
+	return v.redrivesShown(redrives), err
+}
+
+// redrivesShown returns redrives as pages show them.
+func (v *visit) redrivesShown(redrives []client.Redrive) (shown []ui.Redrive) {
 	for _, r := range redrives {
-		shown.Redrives = append(shown.Redrives, ui.Redrive{Redrive: r, IsHidden: v.h.cfg.HidePayloads})
+		shown = append(shown, ui.Redrive{Redrive: r, IsHidden: v.h.cfg.HidePayloads})
 	}
-	return view{name: "redrives", title: "Redrives", nav: "history", isLive: true, body: &shown}, nil
+	return shown
 }
 
 // redrive reads the redrive that the visit is about.
@@ -53,7 +64,7 @@ func showRedrive(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	return view{name: "redrive", title: fmt.Sprintf("Redrive %d", r.ID), nav: "history", isLive: true, body: r}, nil
+	return view{name: "redrive", title: fmt.Sprintf("Redrive %d", r.ID), nav: "redrives", isLive: true, body: r}, nil
 }
 
 // newRedrive returns the redrive that a question or its form is about.
@@ -154,7 +165,7 @@ func confirmCancelRedrive(v *visit) (view, error) {
 	if r.State == client.RedriveDone || r.State == client.RedriveCancelled {
 		return view{}, problem(http.StatusConflict, "The redrive has ended", fmt.Sprintf("The redrive %d is %s: there is nothing to cancel.", r.ID, r.State))
 	}
-	return view{name: "confirm", title: "Cancel", nav: "history", body: ui.Confirm{
+	return view{name: "confirm", title: "Cancel", nav: "redrives", body: ui.Confirm{
 		Question: fmt.Sprintf("Cancel the redrive %d?", r.ID),
 		Consequence: fmt.Sprintf("It has requeued %s of %s. These stay requeued, and the others stay where they are. A redrive that was cancelled cannot be resumed; one that is paused can.",
 			ui.Count(r.Requeued, "event", "events"), r.MatchedText()),

@@ -30,17 +30,27 @@
   });
   addEventListener("pageshow", () => { for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent; });
 
-  // Times are in UTC as they come; the title has the local time, and <time data-relative> shows how long ago.
-  const units = [["year", 31536000], ["month", 2592000], ["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
-  const relative = new Intl.RelativeTimeFormat("en", {numeric: "always", style: "narrow"});
+  // The title of a time gets the local time, too. How long ago it was goes on while the page is open, as distance in format.go has it.
+  const units = [[86400, "d"], [3600, "h"], [60, "min"]];
+  const distance = (at) => {
+    const past = (Date.now() - at) / 1000;
+    const [size, unit] = units.find(([size]) => Math.abs(past) >= size) || [];
+    if (Math.abs(past) >= 90 * 86400) return at.toISOString().slice(0, 10);
+    if (!unit) return past >= 0 ? "just now" : "in < 1 min";
+    const text = `${Math.floor(Math.abs(past) / size)} ${unit}`;
+    return past >= 0 ? `${text} ago` : `in ${text}`;
+  };
   const sayTimes = (within) => {
     for (const el of within.querySelectorAll("time[datetime]")) {
       const at = new Date(el.dateTime);
-      const seconds = (at - Date.now()) / 1000;
-      const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= size) || ["second", 1];
-      el.title = `${relative.format(Math.round(seconds / size), unit)} · ${at.toLocaleString(undefined, {timeZoneName: "short"})}`;
+      const exact = at.toISOString().replace("T", " ").slice(0, 19);
+      el.title = `${exact} UTC · ${at.toLocaleString(undefined, {timeZoneName: "short"})}`;
+      const said = "ago" in el.dataset ? el : el.querySelector("[data-ago]");
+      const text = said === el ? distance(at) : ` (${distance(at)})`;
+      if (said && said.textContent !== text) said.textContent = text;
     }
   };
+  setInterval(() => sayTimes(document), 30000);
 
   // Buttons with data-copy copy the text of the element whose id they name.
   const offerCopies = (within) => {
