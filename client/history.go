@@ -31,6 +31,8 @@ type HistoryFilter struct {
 	Worker string `json:"worker,omitzero" query:"worker"`
 	// MinDuration leaves out events whose last attempt took less, and those that are neither done nor failed.
 	MinDuration time.Duration `json:"min_duration,omitzero" query:"min_duration"`
+	// Cause is that of the last error of events that failed or expired, as [Client.HistoryErrors] has it.
+	Cause string `json:"cause,omitzero" query:"cause"`
 	// PageSize is how many events one request of [Client.ListHistory] asks for, up to 1,000; 0: 100.
 	PageSize int `json:"-" query:"limit"`
 }

@@ -42,6 +42,8 @@ type RedriveFilter struct {
 	Worker string `json:"worker,omitzero"`
 	// MinDuration leaves out events whose last attempt took less, and those that are neither done nor failed.
 	MinDuration time.Duration `json:"min_duration,omitzero"`
+	// Cause is that of the last error of events that failed or expired, as [Client.HistoryErrors] has it.
+	Cause string `json:"cause,omitzero"`
 }
 
 // MarshalJSON implements [json.Marshaler].

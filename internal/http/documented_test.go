@@ -245,7 +245,7 @@ func provokeJobs(h *environment) {
 	e := h.claimOneBy(`{"queue":"work","types":["a"],"exclude_ids":[1],"worker":"w"}`)
 	h.call("GET", fmt.Sprintf("/events/%d/attempts", e.ID), "").want(200)
 	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q,"result":[1]}`, e.Receipt)).want(200)
-	h.call("GET", "/history?type=a&source=s&worker=w&min_duration=0s&finished_from=2026-01-01T00:00:00Z&finished_to=9999-01-01T00:00:00Z", "").want(200)
+	h.call("GET", "/history?type=a&source=s&worker=w&cause=no+%3Cid%3E&min_duration=0s&finished_from=2026-01-01T00:00:00Z&finished_to=9999-01-01T00:00:00Z", "").want(200)
 	h.call("PUT", "/queues/work", `{"max_attempts":5,"invisible_for":"1m","backoff":{"kind":"linear","base":"1s","factor":null,"max":null,"jitter":0.5},"history_retention":"720h"}`).want(200)
 	h.with("If-None-Match", "*").call("PUT", "/queues/work", `{}`).wantProblem(problem.PreconditionFailed)
 	h.with("If-Match", h.call("GET", "/queues/work", "").want(200).header.Get("Etag")).call("PUT", "/queues/work", `{}`).want(200)

@@ -24,6 +24,7 @@ type historyFilter struct {
 	Worker       string          `json:"worker,omitzero" validate:"min=1,max=255"`
 	MinDuration  *time.Duration  `json:"min_duration,omitzero" validate:"min=0s,max=87600h"`
 	Meta         json.RawMessage `json:"meta,omitzero"`
+	Cause        string          `json:"cause,omitzero" validate:"min=1,max=301"`
 }
 
 // isZero reports whether the filter selects everything.
@@ -33,7 +34,7 @@ func (f *historyFilter) isZero() bool { return reflect.ValueOf(*f).IsZero() }
 func (f *historyFilter) params(id *int64, queues []string) queue.HistoryFilter {
 	return queue.HistoryFilter{
 		Queue: f.Queue, Outcome: f.Outcome, From: f.From, To: f.To, FinishedFrom: f.FinishedFrom, FinishedTo: f.FinishedTo, Contains: f.Contains, ID: id,
-		Type: f.Type, Source: f.Source, Worker: f.Worker, MinDuration: f.MinDuration, Meta: f.Meta, Queues: queues,
+		Type: f.Type, Source: f.Source, Worker: f.Worker, MinDuration: f.MinDuration, Meta: f.Meta, Cause: f.Cause, Queues: queues,
 	}
 }
 
@@ -41,7 +42,7 @@ func (f *historyFilter) params(id *int64, queues []string) queue.HistoryFilter {
 func historyFilterOf(f *queue.HistoryFilter) historyFilter {
 	return historyFilter{
 		Queue: f.Queue, Outcome: f.Outcome, From: f.From, To: f.To, FinishedFrom: f.FinishedFrom, FinishedTo: f.FinishedTo, Contains: f.Contains,
-		Type: f.Type, Source: f.Source, Worker: f.Worker, MinDuration: f.MinDuration, Meta: f.Meta,
+		Type: f.Type, Source: f.Source, Worker: f.Worker, MinDuration: f.MinDuration, Meta: f.Meta, Cause: f.Cause,
 	}
 }
 
@@ -169,7 +170,7 @@ type requeueMatchingRequest struct {
 // Check refuses a request without a filter: an empty POST sent by mistake must not requeue all of history.
 func (req *requeueMatchingRequest) Check(report func(field, detail string)) {
 	if req.isZero() && req.ID == nil {
-		report("", "must have a filter: at least one of queue, outcome, from, to, finished_from, finished_to, contains, id, type, source, worker, min_duration, meta")
+		report("", "must have a filter: at least one of queue, outcome, from, to, finished_from, finished_to, contains, id, type, source, worker, min_duration, meta, cause")
 	}
 	req.historyFilter.Check(report)
 }

@@ -66,8 +66,8 @@ func (req *createRedriveRequest) Check(report func(field, detail string)) {
 	case req.Key != "" && req.HeaderKey != "" && req.Key != string(req.HeaderKey):
 		report("idempotency_key", "must be the same as the header Idempotency-Key")
 	case req.Queue == "" && f.isZero():
-		report("filter", "must have at least one of queue, outcome, from, to, finished_from, finished_to, contains, type, source, worker, min_duration, meta; or give the queue of the dead letters")
-	case req.Queue != "" && (f.Queue != "" || f.Outcome != "" || f.Worker != "" || f.MinDuration != nil || f.FinishedFrom != nil || f.FinishedTo != nil):
+		report("filter", "must have at least one of queue, outcome, from, to, finished_from, finished_to, contains, type, source, worker, min_duration, meta, cause; or give the queue of the dead letters")
+	case req.Queue != "" && (f.Queue != "" || f.Outcome != "" || f.Worker != "" || f.Cause != "" || f.MinDuration != nil || f.FinishedFrom != nil || f.FinishedTo != nil):
 		report("filter", "must have none but from, to, contains, type, source and meta for the dead letters of a queue")
 	case req.Queue != "" && req.To == req.Queue:
 		report("to", "must be another queue")

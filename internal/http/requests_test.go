@@ -350,7 +350,7 @@ func TestSweepWithNullAgeSweepsByAttemptsOnly(t *testing.T) {
 
 func TestRequeueByFilterRequiresAFilter(t *testing.T) {
 	t.Parallel()
-	const none = "validation_failed\n# must have a filter: at least one of queue, outcome, from, to, finished_from, finished_to, contains, id, type, source, worker, min_duration, meta"
+	const none = "validation_failed\n# must have a filter: at least one of queue, outcome, from, to, finished_from, finished_to, contains, id, type, source, worker, min_duration, meta, cause"
 	for body, want := range map[string]string{
 		``:                           none,
 		`{}`:                         none,

@@ -334,10 +334,10 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result 
 		select queue, matched, requeued
 		from agent.requeue_events(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, _notify => false,
 			_type => nullif($9, ''), _source => nullif($10, ''), _worker => nullif($11, ''), _min_duration => $12, _meta => $13, _queues => $14,
-			_finished_from => $15, _finished_to => $16)
+			_finished_from => $15, _finished_to => $16, _cause => nullif($17, ''))
 		where `+s.RequireQueue("queue"),
 		p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.ID, min(cmp.Or(p.Limit, MaxBatch), MaxBatch), p.DryRun,
-		p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.Queues, p.FinishedFrom, p.FinishedTo)
+		p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.Queues, p.FinishedFrom, p.FinishedTo, p.Cause)
 	if err != nil {
 		return RequeueResult{}, s.noteRefusal(asked, wrap("requeueing events", err))
 	}

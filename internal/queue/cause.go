@@ -26,6 +26,7 @@ const (
 // times and durations are placeholders, white space is one space. Numbers that say which error it is, after a word such as status or code, stay. It reads the error once,
 // up to maxCause bytes of the cause, which end with "…" if there is more.
 func causeOf(text string) string {
+	text = strings.TrimRightFunc(text, isBlank)
 	c := causeWriter{out: make([]byte, 0, maxCause+16)}
 	for i := 0; i < len(text) && len(c.out) <= maxCause; {
 		if n := quotedLength(text, i); n > 0 {
@@ -41,7 +42,7 @@ func causeOf(text string) string {
 		}
 		r, size := utf8.DecodeRuneInString(text[i:])
 		switch {
-		case unicode.IsSpace(r) || unicode.IsControl(r):
+		case isBlank(r):
 			c.space()
 		default:
 			c.write(text[i : i+size])
@@ -50,6 +51,8 @@ func causeOf(text string) string {
 	}
 	return c.cause()
 }
+
+func isBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
 // A causeWriter gathers a cause.
 type causeWriter struct {
@@ -67,7 +70,7 @@ func (c *causeWriter) space() {
 
 // cause returns what was written, cut between two characters.
 func (c *causeWriter) cause() string {
-	out := strings.TrimRight(string(c.out), " ")
+	out := string(c.out)
 	if len(out) <= maxCause {
 		return out
 	}

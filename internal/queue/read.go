@@ -51,9 +51,9 @@ func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 	return s.page(ctx, "history", p.Cursor, p.Limit,
 		`select `+eventColumns+`, is_beyond, event_ts as position from agent.list_history(nullif($4, ''), nullif($5, ''), $6, $7, $8, $9, $1, $2, $3,
-			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14, $15, $16, $17, $18)`,
+			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14, $15, $16, $17, $18, nullif($19, ''))`,
 		p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.Queues, maxCommitBytes,
-		p.FinishedFrom, p.FinishedTo)
+		p.FinishedFrom, p.FinishedTo, p.Cause)
 }
 
 // page runs a listing, whose first arguments are how many events to return, and the time and the id of the last event of the page before. Its column

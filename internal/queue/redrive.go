@@ -64,7 +64,7 @@ type Redrive struct {
 
 // redriveColumns are the columns of a Redrive.
 const redriveColumns = `id, created_at, created_by, coalesce(idempotency_key, '') as idempotency_key, dead_letter_queue, queue, outcome, from_ts as "from",
-	to_ts as "to", finished_from, finished_to, contains, type, source, worker, min_duration, meta, queues, to_queue, rate, state, reason, matched, is_estimate, requeued, skipped,
+	to_ts as "to", finished_from, finished_to, contains, type, source, worker, min_duration, meta, coalesce(cause, '') as cause, queues, to_queue, rate, state, reason, matched, is_estimate, requeued, skipped,
 	updated_at, finished_at`
 
 // CreateRedrive creates a redrive, which processes that Run go on with, and returns it. isDeduplicated reports that the key stands for it already. It fails with ErrKeyReused,
@@ -94,9 +94,9 @@ func (s *Service) createRedrive(ctx context.Context, p RedriveParams, isDryRun b
 		rows, _ := tx.Query(ctx, `
 			select coalesce(r.id, 0) as `+redriveColumns+`, c.is_replayed as is_deduplicated
 			from agent.create_redrive(nullif($1, ''), nullif($2, ''), $3, $4, $5, nullif($6, ''), nullif($7, ''), nullif($8, ''), $9, $10, nullif($11, ''), nullif($12, ''),
-				nullif($13::float8, 0), nullif($14, ''), $15, $16, $17, $18) c, lateral (select (c.redrive).*) r where `+required,
+				nullif($13::float8, 0), nullif($14, ''), $15, $16, $17, $18, nullif($19, '')) c, lateral (select (c.redrive).*) r where `+required,
 			p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.DeadLetterQueue,
-			p.ToQueue, p.Rate, p.IdempotencyKey, isDryRun, p.Queues, p.FinishedFrom, p.FinishedTo)
+			p.ToQueue, p.Rate, p.IdempotencyKey, isDryRun, p.Queues, p.FinishedFrom, p.FinishedTo, p.Cause)
 		made, err = pg.CollectOne[created](rows)
 		return err
 	})

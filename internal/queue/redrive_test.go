@@ -108,7 +108,7 @@ func TestRedriveFiltersAsHistoryDoes(t *testing.T) {
 	b := setup(t, nil)
 	done, failed, expired, cancelled := finish(t, b, "x", time.Now().Add(-time.Hour))
 	b.addHistory(t, "a", "failed", 20)
-	b.exec(t, `update agent.event_hist set type = 't', source = 's', worker = 'w', meta = '{"m": 1}', claimed = array[now() - interval '2 minutes'] where queue = 'a' and event @> '{"n": 7}'`)
+	b.exec(t, `update agent.event_hist set type = 't', source = 's', worker = 'w', last_error = 'status 503 from 10.0.3.17:25 after 30ms', meta = '{"m": 1}', claimed = array[now() - interval '2 minutes'] where queue = 'a' and event @> '{"n": 7}'`)
 	at := func(d time.Duration) *time.Time { v := time.Now().Add(d); return &v }
 	minute := time.Minute
 	runService(t, b.Service)
@@ -116,7 +116,8 @@ func TestRedriveFiltersAsHistoryDoes(t *testing.T) {
 		filter queue.HistoryFilter
 		want   int64
 	}{
-		{queue.HistoryFilter{Queue: "a", Source: "s", Worker: "w", Meta: json.RawMessage(`{"m": 1}`), Contains: json.RawMessage(`{"n": 7}`), MinDuration: &minute}, 1},
+		{queue.HistoryFilter{Queue: "a", Cause: "status 404 from <address> after <duration>"}, 0},
+		{queue.HistoryFilter{Queue: "a", Cause: "status 503 from <address> after <duration>", Source: "s", Worker: "w", Meta: json.RawMessage(`{"m": 1}`), Contains: json.RawMessage(`{"n": 7}`), MinDuration: &minute}, 1},
 		{queue.HistoryFilter{Type: "t"}, 0}, // again
 		{queue.HistoryFilter{Queue: "x"}, 4},
 		{queue.HistoryFilter{Outcome: queue.Failed, To: at(-75 * time.Second)}, 4},

@@ -272,6 +272,7 @@ type HistoryFilter struct {
 
 	Type, Source, Worker string
 	MinDuration          *time.Duration  // how long the last attempt took at least; only Done and Failed events have that
+	Cause                string          // of the last error of those that Failed or Expired, as a Cause.Text; empty: any
 	Meta                 json.RawMessage // a JSON object the event's metadata contains
 	Queues               []string        // patterns as in ListParams; nil: all
 }

@@ -425,8 +425,8 @@ $func$;
 
 -- Up to _limit events of history, newest event_ts first, before (_before_ts, _before_id). Each filter may be null: queue, outcome,
 -- event_ts from (inclusive) and to (exclusive), a JSON object that the event contains (as by @>), id, type, source, worker of the last
--- attempt, how long that attempt took at least, a JSON object that the metadata contains, and finished_at from (inclusive) and to
--- (exclusive). For each outcome, this reads one range of an index; only _contains and the filters after _id read events that are not
+-- attempt, how long that attempt took at least, a JSON object that the metadata contains, finished_at from (inclusive) and to
+-- (exclusive), and the cause of the last error of those that failed or expired, as the service groups failures by it. For each outcome, this reads one range of an index; only _contains and the filters after _id read events that are not
 -- returned. Where up to 200,000 events have finished within the time that _finished_from and _finished_to say, it reads those instead. Only
 -- queues that a pattern of _queues stands for are listed (null: all). _max_bytes bounds the page as that of list_events.
 create or replace function agent.list_history
@@ -448,6 +448,7 @@ create or replace function agent.list_history
 , _max_bytes int8 default null
 , _finished_from timestamptz default null
 , _finished_to timestamptz default null
+, _cause text default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -461,7 +462,7 @@ begin
   select h.*
   from agent_private.find_history
   ( _queue, _outcome, _from, _to, _contains, _id, _limit, _before_ts, _before_id, _type, _source, _worker, _min_duration, _meta, _queues
-  , _finished_from, _finished_to
+  , _finished_from, _finished_to, _cause
   ) h;
   return query select p.* from agent_private.bounded_page(_found, _max_bytes) p;
 end
@@ -486,6 +487,7 @@ create or replace function agent_private.find_history
 , _queues text[] default null
 , _finished_from timestamptz default null
 , _finished_to timestamptz default null
+, _cause text default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -510,7 +512,7 @@ declare
   _before text = case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
   _window text = agent_private.finished_window(_from, _to, _finished_from, _finished_to) || _before;
   _filter text = agent_private.history_filter
-    (_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues, _finished_from, _finished_to) || _before;
+    (_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues, _finished_from, _finished_to, _cause) || _before;
   _recent timestamptz;
   _part text;
   _count int4;
@@ -555,13 +557,45 @@ begin
       ( select 'select v.* from ((' || string_agg(format(_sql, o.outcome, _filter || _part), ') union all (')
           || ')) h cross join lateral agent_private.event_view(h.event) as v order by h.event_ts desc, h.id desc limit $1'
         from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
-        where _outcome is null or o.outcome = _outcome
+        where case when _outcome is not null then o.outcome = _outcome else _cause is null or o.outcome in ('failed', 'expired') end
       )
       using _limit;
     get diagnostics _count = row_count;
     _limit = _limit - _count;
     exit when _limit = 0;
   end loop;
+end
+$func$;
+
+-- The regular expression of the errors that have a cause: the text of an error with placeholders for what varies, as the service writes it (see the package queue, cause.go), which ends with an
+-- ellipsis where it is cut. It takes each error with the cause; of others, those at most in which something else varies than the service sees, such as a number for which the cause has an id.
+create or replace function agent_private.cause_pattern(_cause text)
+returns text
+language plpgsql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _space text = '[\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]';
+  _word text = '[-0-9A-Za-z_.:/@+,%#=\u00b5]';
+  _is_cut boolean = right(_cause, 1) = '…' and octet_length(_cause) >= 300;
+  _pattern text;
+begin
+  if length(_cause) not between 1 and 301 then
+    perform agent_private.raise_invalid('cause', 'must be 1 to 301 characters');
+  end if;
+  if _is_cut then -- perhaps within a placeholder
+    _cause = regexp_replace(left(_cause, -1), '<[a-z]*$', '');
+  end if;
+  _pattern = replace(regexp_replace(_cause, '[].^$*+?(){}|\\[]', '\\\&', 'g'), ' ', _space || '+');
+  _pattern = replace(_pattern, '<number>', '(?:<number>|[-+]?[0-9][0-9.,_]*(?:[eE][0-9]*.?[0-9]+)?)');
+  _pattern = replace(_pattern, '<id>', '(?:<id>|[0-9A-Za-z\u00b5]+)');
+  _pattern = replace(_pattern, '<uuid>', '(?:<uuid>|[-0-9A-Fa-f]{36})');
+  _pattern = replace(_pattern, '<hex>', '(?:<hex>|[0-9A-Za-z]+)');
+  _pattern = replace(_pattern, '<string>', $$(?:<string>|"(?:[^"\\\n]|\\.)*"|`(?:[^`\\\n]|\\.)*`|'(?:[^'\\\n]|\\.|'[0-9A-Za-z])*')$$);
+  _pattern = replace(_pattern, '<address>', '(?:<address>|' || _word || '+)');
+  _pattern = replace(_pattern, '<duration>', '(?:<duration>|[-+]?[0-9][0-9.a-z\u00b5]*)');
+  _pattern = replace(_pattern, '<time>', '(?:<time>|[0-9]' || _word || '*)(?:' || _space || '+[0-9]' || _word || '*)*');
+  return '^' || _space || '*' || _pattern || case when _is_cut then '' else _space || '*$' end;
 end
 $func$;
 
@@ -580,6 +614,7 @@ create or replace function agent_private.history_filter
 , _queues text[] default null
 , _finished_from timestamptz default null
 , _finished_to timestamptz default null
+, _cause text default null
 )
 returns text
 language sql stable
@@ -601,6 +636,7 @@ as $func$
   , case when _queues is not null then format(' and agent_private.is_queue_allowed(h.queue, %L)', _queues) end
   , case when _finished_from is not null then format(' and h.finished_at >= %L', _finished_from) end
   , case when _finished_to is not null then format(' and h.finished_at < %L', _finished_to) end
+  , case when _cause is not null then format($sql$ and h.outcome in ('failed', 'expired') and left(h.last_error, 600) ~ %L$sql$, agent_private.cause_pattern(_cause)) end
   )
 $func$;
 
@@ -713,6 +749,7 @@ create or replace function agent.requeue_events
 , _queues text[] default null
 , _finished_from timestamptz default null
 , _finished_to timestamptz default null
+, _cause text default null
 )
 returns table (queue text, matched int8, requeued int8)
 language plpgsql volatile
@@ -729,7 +766,7 @@ as $func$
 declare
   _where text = ' from agent.event_hist h where h.requeued_as is null'
     || agent_private.history_filter
-      (_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues, _finished_from, _finished_to)
+      (_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues, _finished_from, _finished_to, _cause)
     || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
     || case when _id is null then '' else format(' and h.id = %L', _id) end;
   _queues text[];

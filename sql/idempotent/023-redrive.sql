@@ -15,7 +15,7 @@ set intervalstyle to 'postgres'
 as $func$
 declare
   _matches text = format('h.id <= %L', _r.last_id)
-    || agent_private.history_filter(null, null, null, _r.contains, _r.type, _r.source, _r.worker, _r.min_duration, _r.meta);
+    || agent_private.history_filter(null, null, null, _r.contains, _r.type, _r.source, _r.worker, _r.min_duration, _r.meta, _cause => _r.cause);
 begin
   if _r.dead_letter_queue is not null then
     return format($sql$
@@ -49,7 +49,7 @@ begin
     , case when _r.cursor_id is not null then format(' and h.event_ts >= %L and (h.event_ts, h.id) > (%1$L, %L)', _r.cursor_ts, _r.cursor_id) end
     , _limit), ') union all ('), _limit)
     from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
-    where _r.outcome is null or o.outcome = _r.outcome
+    where case when _r.outcome is not null then o.outcome = _r.outcome else _r.cause is null or o.outcome in ('failed', 'expired') end
   );
 end
 $func$;
@@ -76,7 +76,7 @@ begin
   end if;
   return query execute format('select min(h.event_ts), max(h.event_ts) from (%s) h where h.requeued_as is null%s%s'
   , agent_private.window_rows(_window)
-  , agent_private.history_filter(_r.queue, null, null, _r.contains, _r.type, _r.source, _r.worker, _r.min_duration, _r.meta, _r.queues)
+  , agent_private.history_filter(_r.queue, null, null, _r.contains, _r.type, _r.source, _r.worker, _r.min_duration, _r.meta, _r.queues, _cause => _r.cause)
   , case when _r.outcome is null then '' else format(' and h.outcome = %L', _r.outcome) end);
 end
 $func$;
@@ -145,6 +145,7 @@ create or replace function agent.create_redrive
 , _queues text[] default null
 , _finished_from timestamptz default null
 , _finished_to timestamptz default null
+, _cause text default null
 )
 returns table (redrive agent.redrive, is_replayed boolean)
 language plpgsql volatile
@@ -166,10 +167,10 @@ begin
   elsif not coalesce(_rate between 0.01 and 1000000, true) then
     perform agent_private.raise_invalid('rate', 'must be 0.01 to 1000000 events a second');
   elsif _dead_letter_queue is null and num_nonnulls
-    (_queue, _outcome, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _finished_from, _finished_to) = 0 then
+    (_queue, _outcome, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _finished_from, _finished_to, _cause) = 0 then
     perform agent_private.raise_invalid('filter'
-    , 'must have at least one of queue, outcome, from, to, finished_from, finished_to, contains, type, source, worker, min_duration, meta');
-  elsif _dead_letter_queue is not null and num_nonnulls(_queue, _outcome, _worker, _min_duration, _finished_from, _finished_to) > 0 then
+    , 'must have at least one of queue, outcome, from, to, finished_from, finished_to, contains, type, source, worker, min_duration, meta, cause');
+  elsif _dead_letter_queue is not null and num_nonnulls(_queue, _outcome, _worker, _min_duration, _finished_from, _finished_to, _cause) > 0 then
     perform agent_private.raise_invalid('filter', 'must have none but from, to, contains, type, source and meta for the dead letters of a queue');
   elsif length(_key) not between 1 and 255 then
     perform agent_private.raise_invalid('idempotency_key', 'must be 1 to 255 characters');
@@ -208,6 +209,7 @@ begin
   _r.worker = _worker;
   _r.min_duration = _min_duration;
   _r.meta = _meta;
+  _r.cause = _cause;
   _r.queues = _queues;
   _r.to_queue = _to_queue;
   _r.rate = _rate;
@@ -231,16 +233,16 @@ begin
   _r.idempotency_key = _key;
   _r.request_hash = case when _key is not null then agent_private.hash_json(jsonb_build_array
   ( _queue, _outcome, extract(epoch from _from), extract(epoch from _to), _contains, _type, _source, _worker, extract(epoch from _min_duration), _meta
-  , _dead_letter_queue, _to_queue, _rate, _queues, extract(epoch from _finished_from), extract(epoch from _finished_to)
+  , _dead_letter_queue, _to_queue, _rate, _queues, extract(epoch from _finished_from), extract(epoch from _finished_to), _cause
   )) end;
   insert into agent.redrive as r
   ( created_at, created_by, caller, idempotency_key, request_hash, dead_letter_queue, queue, outcome, from_ts, to_ts, contains, type, source, worker, min_duration, meta
-  , queues, to_queue, rate, last_id, last_ts, finished_from, finished_to, cursor_ts, cursor_id
+  , queues, to_queue, rate, last_id, last_ts, finished_from, finished_to, cause, cursor_ts, cursor_id
   )
   values
   ( _r.created_at, _r.created_by, _r.caller, _r.idempotency_key, _r.request_hash, _r.dead_letter_queue, _r.queue, _r.outcome, _r.from_ts, _r.to_ts, _r.contains, _r.type
   , _r.source, _r.worker, _r.min_duration, _r.meta, _r.queues, _r.to_queue, _r.rate, _r.last_id, _r.last_ts
-  , _r.finished_from, _r.finished_to, _r.cursor_ts, _r.cursor_id
+  , _r.finished_from, _r.finished_to, _r.cause, _r.cursor_ts, _r.cursor_id
   )
   on conflict (caller, idempotency_key) where idempotency_key is not null do nothing
   returning r.* into _made;
@@ -265,7 +267,7 @@ begin
   end if;
   perform agent_private.record_audit('redrive.create', _made.id::text, jsonb_strip_nulls(jsonb_build_object
   ( 'dead_letter_queue', _dead_letter_queue, 'queue', _queue, 'outcome', _outcome, 'from', _from, 'to', _to, 'finished_from', _finished_from
-  , 'finished_to', _finished_to, 'type', _type, 'source', _source, 'worker', _worker
+  , 'finished_to', _finished_to, 'type', _type, 'source', _source, 'worker', _worker, 'cause', _cause
   , 'to_queue', _to_queue, 'rate', _rate, 'matched', _made.matched
   )));
   perform pg_notify('agent_redrive', '');

@@ -39,12 +39,13 @@ create table agent.redrive
 , finished_at timestamptz
 , finished_from timestamptz
 , finished_to timestamptz
+, cause text
 , constraint redrive_state check (state in ('running', 'paused', 'cancelled', 'done', 'failed'))
 )
 with (fillfactor = 50); -- each step updates its row in place
 comment on table agent.redrive is
   'what requeues the events that a filter matches, page by page, in the background; the filter is from queue to meta, '
-  'finished_from and finished_to, each null for any';
+  'finished_from, finished_to and cause, each null for any';
 comment on column agent.redrive.id is 'cell << 45 | number, see agent.cell: this upper bound is that of cell 0';
 comment on column agent.redrive.created_by is 'as the audit has it';
 comment on column agent.redrive.caller is
@@ -56,6 +57,7 @@ comment on column agent.redrive.to_ts is 'of event_ts, exclusive';
 comment on column agent.redrive.contains is 'the payload contains it';
 comment on column agent.redrive.min_duration is 'of their processing';
 comment on column agent.redrive.meta is 'their metadata contain it';
+comment on column agent.redrive.cause is 'of their errors, as agent_private.cause_pattern has it';
 comment on column agent.redrive.queues is 'patterns of the queues that its creator may use; null: all';
 comment on column agent.redrive.to_queue is 'null: each event goes to its own queue; origin: where each dead letter came from';
 comment on column agent.redrive.rate is 'events a second; null: as fast as goes beside other work';
