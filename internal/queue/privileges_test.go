@@ -3,12 +3,17 @@ package queue_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
@@ -104,6 +109,92 @@ func TestInsertingRoleCanDoNothingElse(t *testing.T) {
 	}
 	if n := pgtest.Query[int](t, owner, `select count(*) from agent.event`); n != 0 {
 		t.Errorf("%d events are stored", n)
+	}
+}
+
+// TestNobodyElseSetsOptionsOfTheService sends each function of agent that takes options, as a role that may execute it alone, all that are not documented: those
+// that the service sets of an event, and the columns of the tables.
+func TestNobodyElseSetsOptionsOfTheService(t *testing.T) {
+	pgtest.EachFlavour(t)
+	t.Parallel()
+	db := pgtest.New(t)
+	owner := pgtest.Connect(t, db.URL)
+	if _, err := owner.Exec(t.Context(), `select agent_service.create_api_key('aaaaaaaa', 'first', '{admin}', sha256('a'), sha256('b'))`); err != nil {
+		t.Fatal(err)
+	}
+	functions := map[string]struct {
+		call       string // $1 are the options
+		documented string
+	}{
+		"insert_events._options":  {`agent.insert_events('{"{}"}', _options => array[$1::jsonb])`, "type source priority key max_attempts expires_at event_ts on_duplicate meta group key_until max_wait"},
+		"put_queue._policy":       {`agent.put_queue('q', $1)`, "max_attempts invisible_for backoff paused history_retention dead_letter delay wait group_from flow"},
+		"put_group._settings":     {`agent.put_group('q', 'g', $1)`, "concurrency paused held_until hold rate"},
+		"update_api_key._changes": {`agent.update_api_key('aaaaaaaa', $1)`, "name scopes queues topics expires_at rate_per_second rate_burst"},
+	}
+	found := pgtest.Query[[]string](t, owner, `
+		select array_agg(format('%s.%s', p.proname, a.name))
+		from pg_proc p
+		cross join lateral unnest(p.proargnames, string_to_array(p.proargtypes::text, ' ')::oid[]) as a (name, type)
+		where p.pronamespace = 'agent'::regnamespace and a.type in ('jsonb'::regtype, 'jsonb[]'::regtype)
+		and a.name not in ('_event', '_events', '_meta', '_metas', '_contains', '_result', '_results')`)
+	if want := slices.Sorted(maps.Keys(functions)); !slices.Equal(slices.Sorted(slices.Values(found)), want) {
+		t.Errorf("options are taken by %q, want %q", found, want)
+	}
+	names := pgtest.Query[[]string](t, owner, `
+		select array_agg(distinct n.name)
+		from
+		( select a.attname::text
+		  from pg_attribute a
+		  where a.attrelid in ('agent.event'::regclass, 'agent.idempotency'::regclass, 'agent.queue'::regclass, 'agent.queue_group'::regclass, 'agent.api_key'::regclass)
+		  and a.attnum > 0 and not a.attisdropped
+		  union
+		  select o.name
+		  from regexp_matches(pg_get_functiondef('agent_private.check_event_options'::regproc), '''{([a-z_,]+)}''', 'g') as m (options)
+		  cross join lateral unnest(string_to_array(m.options[1], ',')) as o (name)
+		) as n (name)`)
+	for _, name := range []string{"key_scope", "key_retention", "occurrence", "verified_source", "version", "hash", "flow_version"} {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s is not tried", name)
+		}
+	}
+	refusal := func(conn *pgx.Conn, call, options string) *pgconn.PgError {
+		_, err := conn.Exec(t.Context(), `select `+call, options)
+		pgErr, _ := errors.AsType[*pgconn.PgError](err)
+		return pgErr
+	}
+	for argument, f := range functions {
+		function, _, _ := strings.Cut(argument, ".")
+		role := pgtest.Connect(t, insertingRole(t, db, "agent."+function))
+		for _, name := range names {
+			if slices.Contains(strings.Fields(f.documented), name) {
+				continue
+			}
+			if err := refusal(role, f.call, fmt.Sprintf(`{%q: null}`, name)); err == nil || err.Code != "QD003" || err.ColumnName != name {
+				t.Errorf("%s with %s failed with %v, want QD003", function, name, err)
+			}
+			for _, value := range []string{`"x"`, `1`, `true`, `["*"]`, `"1 day"`} {
+				if refusal(role, f.call, fmt.Sprintf(`{%q: %s}`, name, value)) == nil {
+					t.Errorf("%s takes %s as %s", function, value, name)
+				}
+			}
+		}
+	}
+	role := pgtest.Connect(t, insertingRole(t, db, "agent.insert_event, agent.insert_events, agent.publish, agent.publish_events"))
+	for _, call := range []string{
+		`agent.insert_event('{}', _meta => $1)`, `agent.insert_event('{}', _key => 'k', _meta => $1)`, `agent.insert_events('{"{}"}', _options => array[jsonb_build_object('meta', $1::jsonb)])`,
+		`agent.publish('a', '{}', _meta => $1)`, `agent.publish('a', '{}', _meta => $1, _at => now() + '1 day')`, `agent.publish_events('{a}', '{"{}"}', _metas => array[$1::jsonb])`,
+	} {
+		if err := refusal(role, call, `{"verified_source": "github"}`); err == nil || err.Code != "QD003" || err.ColumnName != "meta" {
+			t.Errorf("%s failed with %v, want QD003 for meta", call, err)
+		}
+	}
+	for _, table := range []string{"agent.event", "agent.idempotency", "agent.queue", "agent.queue_group"} {
+		if n := pgtest.Query[int](t, owner, `select count(*) from `+table); n != 0 {
+			t.Errorf("%s has %d rows", table, n)
+		}
+	}
+	if name := pgtest.Query[string](t, owner, `select name from agent.api_key`); name != "first" {
+		t.Errorf("the key has the name %q", name)
 	}
 }
 
