@@ -707,7 +707,9 @@ func TestRestrictedKeyGetsNoScheduleOfOthersByItsIdempotencyKey(t *testing.T) {
 	key.call("POST", "/schedules", body).want(http.StatusOK)
 	admin.call("PATCH", fmt.Sprintf("/schedules/%d", made.ID), `{"queue":"out.q","event":{"secret":1}}`).want(http.StatusOK)
 	key.call("POST", "/schedules", body).wantProblem(problem.KeyReused)
-	admin.call("POST", "/schedules", body).want(http.StatusOK)
+	if other := decode[seenEvent](admin.call("POST", "/schedules", body).want(http.StatusCreated)); other.ID == made.ID { // keys are those of their caller
+		t.Errorf("another caller got the schedule %d", made.ID)
+	}
 }
 
 // TestRestrictedKeyReadsOwnTopicsOnlyByTheirNames publishes what the service says of a push of others, and looks for it with a key for all topics.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/schedule"
 )
@@ -218,6 +219,26 @@ func TestIdempotencyKeyMakesOneScheduleOfManyCalls(t *testing.T) {
 	p.Queue = "other"
 	if _, err := env.Create(t.Context(), p); !errors.Is(err, schedule.ErrKeyReused) {
 		t.Errorf("another request under the key: %v", err)
+	}
+}
+
+func TestIdempotencyKeysOfSchedulesAreOfTheirCaller(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	ids := make(map[int64]bool)
+	for round := range 2 {
+		for _, key := range []string{"key:a", "key:b"} {
+			spec := hourly("UTC")
+			spec.Queue = key[len("key:"):]
+			made, err := env.Create(pg.WithActor(t.Context(), key), schedule.CreateParams{Spec: spec, IdempotencyKey: "k"})
+			if err != nil || made.Deduplicated != (round > 0) {
+				t.Errorf("call %d of %s returned %t, %v", round, key, made.Deduplicated, err)
+			}
+			ids[made.ID] = true
+		}
+	}
+	if len(ids) != 2 {
+		t.Errorf("two callers have the schedules %v", ids)
 	}
 }
 

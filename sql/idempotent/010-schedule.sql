@@ -153,8 +153,8 @@ end
 $func$;
 
 -- Stores a schedule. _schedule has its columns by name; those left out have their defaults. With a topic it has no queue. Raises QD013 if its owner's zone is not the
--- one it was expanded in: expand it again. With a _key the call can be repeated: with the same _request, by value, it returns the
--- existing schedule; with another it raises QD005. A second call waits until the first has committed.
+-- one it was expanded in: expand it again. With a _key the call can be repeated by the same caller: with the same _request, by value, it
+-- returns the existing schedule; with another it raises QD005. A second call waits until the first has committed.
 create or replace function agent_service.insert_schedule(_schedule jsonb, _key text default null, _request jsonb default null)
 returns table (schedule agent.schedule, replayed boolean)
 language plpgsql volatile
@@ -172,6 +172,7 @@ begin
   if _s.topic is null then
     _s.queue = coalesce(_s.queue, 'default');
   end if;
+  _s.caller = agent_private.caller();
   _s.idempotency_key = _key;
   perform agent_private.check_schedule(_s);
   perform agent_private.lock_schedule_owner(_s);
@@ -179,15 +180,15 @@ begin
   insert into agent.schedule as s
   ( name, owner, queue, topic, type, priority, group_key, event, kind, rule, at_local, at_instant, timezone, zone
   , gap, overlap, leap, misfire, starts_local, starts_at, ends_local, ends_at, last_local, until_at, "count"
-  , status, next_local, next_at, is_real_time, idempotency_key, request_hash
+  , status, next_local, next_at, is_real_time, caller, idempotency_key, request_hash
   )
   values
   ( _s.name, _s.owner, _s.queue, _s.topic, _s.type, coalesce(_s.priority, 0), _s.group_key, _s.event, _s.kind, _s.rule, _s.at_local, _s.at_instant, _s.timezone, _s.zone
   , coalesce(_s.gap, 'forward'), coalesce(_s.overlap, 'first'), coalesce(_s.leap, 'feb28'), coalesce(_s.misfire, 'once')
   , _s.starts_local, _s.starts_at, _s.ends_local, _s.ends_at, _s.last_local, _s.until_at, _s."count"
-  , case when _s.next_at is null then 'completed' else 'active' end, _s.next_local, _s.next_at, coalesce(_s.is_real_time, false), _key, _hash
+  , case when _s.next_at is null then 'completed' else 'active' end, _s.next_local, _s.next_at, coalesce(_s.is_real_time, false), _s.caller, _key, _hash
   )
-  on conflict (idempotency_key) where idempotency_key is not null do nothing
+  on conflict (caller, idempotency_key) where idempotency_key is not null do nothing
   returning s.* into _made;
   if _made.id is not null then
     perform agent_private.record_audit('schedule.create', _made.id::text, agent_private.schedule_detail(_made));
@@ -195,7 +196,7 @@ begin
     return query select _made, false;
     return;
   end if;
-  select s.* into strict _made from agent.schedule s where s.idempotency_key = _key;
+  select s.* into strict _made from agent.schedule s where s.caller = _s.caller and s.idempotency_key = _key;
   if _made.request_hash is distinct from _hash then
     raise exception 'the idempotency key % stands for another request', _key
       using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another schedule';

@@ -537,6 +537,23 @@ begin
 end
 $func$;
 
+-- Whose bounds, turns and idempotency keys the calls of this session go by: those of the actor that it names, which is a key, if it may run the service, else those of its role.
+-- Others can name any actor.
+create or replace function agent_private.caller()
+returns text
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _role text = 'role:' || session_user;
+begin
+  if has_function_privilege(session_user, 'agent_service.redrive_step(text, boolean)', 'execute') then
+    return coalesce(nullif(current_setting('agent.actor', true), ''), _role);
+  end if;
+  return _role;
+end
+$func$;
+
 -- Records refused calls, which the service has gathered.
 create or replace function agent_service.record_refusals(_actors text[], _reasons text[], _details jsonb[])
 returns void

@@ -123,8 +123,8 @@ $func$;
 -- Creates a redrive and returns it. It requeues the events of history that match the filters (see list_history), oldest event_ts first, without those that were
 -- requeued before, or, with a _dead_letter_queue, the dead letters that wait there, and only what is there now. Each goes to its own queue or to _to_queue; a
 -- dead letter to where it came from, which is 'origin', or to _to_queue, and is in history then as cancelled. _rate is how many a second go. The same _key of the same caller
--- again returns the redrive that was created first, or raises QD005 if anything else differs. Raises QD068 if 100 redrives of the caller run, are paused or have failed: the caller is
--- the actor of a session that may run the service, else the role of the session. Only events of queues that a pattern of _queues stands for go, and only into such
+-- again returns the redrive that was created first, or raises QD005 if anything else differs. Raises QD068 if 100 redrives of the caller run, are paused or have failed:
+-- see agent_private.caller. Only events of queues that a pattern of _queues stands for go, and only into such
 -- (null: all). With _dry_run nothing is created, and only matched and is_estimate of the redrive count.
 create or replace function agent.create_redrive
 ( _queue text default null
@@ -192,10 +192,7 @@ begin
 
   _r.created_at = clock_timestamp();
   _r.created_by = left(coalesce(nullif(current_setting('agent.actor', true), ''), session_user), 255);
-  _r.caller = 'role:' || session_user;
-  if has_function_privilege(session_user, 'agent_service.redrive_step(text, boolean)', 'execute') then -- others can say any actor
-    _r.caller = coalesce(nullif(current_setting('agent.actor', true), ''), _r.caller);
-  end if;
+  _r.caller = agent_private.caller();
   _r.dead_letter_queue = _dead_letter_queue;
   _r.queue = _queue;
   _r.outcome = _outcome;

@@ -44,6 +44,7 @@ create table agent.schedule
 , version int8 not null default 1
 , next_local timestamp
 , next_at timestamptz
+, caller text collate "C"
 , idempotency_key text collate "C"
 , request_hash text collate "C"
 , created_at timestamptz not null default now()
@@ -78,6 +79,7 @@ comment on column agent.schedule.queue is 'of its events; null: its occurrences 
 comment on column agent.schedule.type is 'of its events';
 comment on column agent.schedule.priority is 'of its events; lower first';
 comment on column agent.schedule.event is 'the payload of its events, a JSON object';
+comment on column agent.schedule.caller is 'whose idempotency key it is: see agent_private.caller';
 comment on column agent.schedule.rule is 'the recurrence rule or cron expression';
 comment on column agent.schedule.at_local is 'the local time of a single one, or where a recurrence rule starts';
 comment on column agent.schedule.at_instant is 'the instant of a single one';
@@ -113,7 +115,7 @@ create index schedule_owner on agent.schedule (owner, id) where owner is not nul
 create index schedule_zone on agent.schedule (zone, id) where status in ('active', 'paused');
 
 create index schedule_queue on agent.schedule (queue, id) where queue is not null; -- which keeps it out of searches by id
-create unique index schedule_idempotency_key on agent.schedule (idempotency_key) where idempotency_key is not null;
+create unique index schedule_idempotency_key on agent.schedule (caller, idempotency_key) where idempotency_key is not null;
 
 -- The key is what makes each occurrence happen once. Whether a rule follows real time is a part of it, as a change of the schedule changes that, too.
 create table agent.occurrence

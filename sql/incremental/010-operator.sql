@@ -48,8 +48,7 @@ comment on table agent.redrive is
   'finished_from, finished_to and cause, each null for any';
 comment on column agent.redrive.id is 'cell << 45 | number, see agent.cell: this upper bound is that of cell 0';
 comment on column agent.redrive.created_by is 'as the audit has it';
-comment on column agent.redrive.caller is
-  'whose bound, turns and idempotency keys it goes by: the actor of a session of the service, else role: and the role of the session';
+comment on column agent.redrive.caller is 'whose bound, turns and idempotency keys it goes by: see agent_private.caller';
 comment on column agent.redrive.request_hash is 'of the request that the key stands for';
 comment on column agent.redrive.dead_letter_queue is 'its dead letters are redriven; null: events of history';
 comment on column agent.redrive.from_ts is 'of event_ts, inclusive';
