@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -25,10 +24,6 @@ import (
 
 // closeTimeout bounds the time in which the loops end and the connections are closed, in all, after the last request.
 const closeTimeout = 10 * time.Second
-
-// gcPercent is GOGC unless the environment sets it. The heap is small, some 10 MB under full load: another 10 MB save a fifteenth of
-// the processors' time.
-const gcPercent = 200
 
 // The pause between two attempts to reach the database at the start doubles from minStartPause to maxStartPause.
 const (
@@ -52,7 +47,7 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader,
 // runLogged runs a command that serves until ctx ends, with the logger of settings. It returns usage errors and logs others.
 func runLogged(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong, settings *logSettings, serve func(zerolog.Logger) error) error {
 	if !slices.ContainsFunc(env.environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
-		debug.SetGCPercent(gcPercent)
+		boundGarbage()
 	}
 	failures := failure.NewLimiter(settings.format(env.stderr), time.Now)
 	limiting, stopLimiting := context.WithCancel(context.WithoutCancel(ctx)) // until everything else has ended
