@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -57,7 +59,7 @@ type commandLine struct {
 // parseLine parses args by the part of the grammar that they need. A mistake is described by the whole, which knows what was meant. It fails with a usageError.
 func parseLine(ctx context.Context, args []string, env *cliEnv) (*commandLine, error) {
 	if part := partOf(args); part != nil {
-		if line, err := parseWith(ctx, part, args, env); err == nil {
+		if line, _, err := parseBy(ctx, part, args, env); err == nil {
 			return line, nil
 		}
 	}
@@ -66,36 +68,71 @@ func parseLine(ctx context.Context, args []string, env *cliEnv) (*commandLine, e
 
 // parseWith parses args by g, which is a pointer to a grammar or to a part of it. It fails with a usageError.
 func parseWith(ctx context.Context, g any, args []string, env *cliEnv) (*commandLine, error) {
-	line := &commandLine{reader: newSettingsReader(env.environ)}
-	parser, err := newParser(g, line.reader,
+	line, parser, err := parseBy(ctx, g, args, env)
+	if err != nil && parser != nil {
+		return nil, usagef("%s", describeUsage(parser, cli.FlagsLast(parser.Model.Node, args), env.environ, err))
+	}
+	return line, err
+}
+
+// parseBy is parseWith whose error is that of kong. The parser is nil if there is none.
+func parseBy(ctx context.Context, g any, args []string, env *cliEnv) (line *commandLine, parser *kong.Kong, err error) {
+	line = &commandLine{reader: newSettingsReader(env.environ)}
+	parser, err = newParser(g, line.reader,
 		kong.Writers(env.stdout, env.stderr),
 		kong.Exit(func(int) { line.exited = true }),
 		kong.Bind(env, line.reader, env.client),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("building the command line: %w", err)
+		return nil, nil, fmt.Errorf("building the command line: %w", err)
 	}
-	args = cli.FlagsLast(parser.Model.Node, args)
-	if line.parsed, err = parser.Parse(args); err != nil && !line.exited { // after the help it goes on, and misses arguments
-		return nil, usagef("%s", describeUsage(parser, args, err))
+	if line.parsed, err = parser.Parse(cli.FlagsLast(parser.Model.Node, args)); err != nil && !line.exited { // after the help it goes on, and misses arguments
+		return nil, parser, err
 	}
-	return line, nil
+	return line, parser, nil
 }
 
 // describeUsage returns the message about a command line that cannot be parsed.
-func describeUsage(parser *kong.Kong, args []string, err error) string {
+func describeUsage(parser *kong.Kong, args, environ []string, err error) string {
 	text := err.Error()
-	if wrong, right := cli.Suggest(parser.Model.Node, args); wrong != "" {
+	parsed, isParse := errors.AsType[*kong.ParseError](err)
+	if isParse {
+		text = cli.DescribeParseError(text, parsed.Context)
+	}
+	root := parser.Model.Node
+	if hint := cli.Correct(root, args, trial(environ)); hint != "" {
+		text, _, _ = strings.Cut(text, ", did you mean") // which is about one flag
+		text += ": " + hint
+	} else if wrong, right := cli.Suggest(root, args); wrong != "" {
 		text += fmt.Sprintf(": did you mean %q instead of %q?", right, wrong)
-	} else if command := cli.SuggestShow(parser.Model.Node, args); command != "" {
+	} else if command := cli.SuggestShow(root, args); command != "" {
 		text += fmt.Sprintf(": did you mean %q?", command)
 	}
 	help := `Run "queued --help" or "queued serve --help" for the commands and flags.`
-	if parsed, ok := errors.AsType[*kong.ParseError](err); ok && cli.Has(parsed.Context.Selected()) {
+	if isParse && cli.Has(parsed.Context.Selected()) {
 		help = fmt.Sprintf("Run \"%s --help\" for examples and flags.", parsed.Context.Selected().FullPath())
 	}
 	return text + "\n" + help
+}
+
+// trial returns a function that reports whether args are a whole command line, or one that misses something. It builds one parser for all.
+func trial(environ []string) func(args []string) (isWhole, isPart bool) {
+	build := sync.OnceValues(func() (*kong.Kong, error) {
+		reader := newSettingsReader(environ)
+		return newParser(new(grammar), reader, kong.Writers(io.Discard, io.Discard), kong.Exit(func(int) {}), kong.Bind(new(cliEnv), reader))
+	})
+	return func(args []string) (isWhole, isPart bool) {
+		parser, err := build()
+		if err != nil { // which a test makes sure of
+			return false, false
+		}
+		parsed, err := parser.Parse(cli.FlagsLast(parser.Model.Node, args))
+		if err == nil {
+			return cli.CheckValues(parsed) == nil, true
+		}
+		return false, strings.HasPrefix(err.Error(), "expected ") || strings.HasPrefix(err.Error(), "missing flags: ")
+	}
 }
 
 // newParser returns a parser that fills g, a pointer to a grammar or to a part of it, from a command line and reader.

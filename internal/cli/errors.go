@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -129,6 +130,37 @@ func (e *Env) describeAnswer(answer *client.Error, inputs []string) string {
 		fmt.Fprintf(&text, " (status %d, request %s)", answer.Status, answer.RequestID)
 	}
 	return text.String()
+}
+
+var missingValue = regexp.MustCompile(`^(--[\w-]+): expected [\w ]+ value but got "(.*?)" \(`)
+
+// DescribeParseError returns the text of an error about a command line: a flag without a value is said to need one, and of flags of one letter none is said to be similar.
+func DescribeParseError(text string, command *kong.Context) string {
+	if found := missingValue.FindStringSubmatch(text); found != nil {
+		isFlag := func(word string) bool {
+			return slices.ContainsFunc(command.Flags(), func(f *kong.Flag) bool { return word == "--"+f.Name || f.Short != 0 && word == "-"+string(f.Short) })
+		}
+		if at := slices.IndexFunc(command.Flags(), func(f *kong.Flag) bool { return found[1] == "--"+f.Name }); at >= 0 && (found[2] == "EOL" || isFlag(found[2])) {
+			flag := command.Flags()[at]
+			if choices := choicesOf(flag.Value); len(choices) > 0 {
+				return found[1] + " needs a value: " + oneOf(choices)
+			}
+			return found[1] + " needs a value: " + found[1] + " " + cmp.Or(flag.PlaceHolder, strings.ToUpper(flag.Name))
+		}
+	}
+	if strings.HasPrefix(text, "unknown flag -") && !strings.HasPrefix(text, "unknown flag --") {
+		text, _, _ = strings.Cut(text, ", did you mean")
+	}
+	return text
+}
+
+// oneOf returns choices as a sentence has them.
+func oneOf(choices []string) string {
+	last := len(choices) - 1
+	if last == 0 {
+		return choices[0]
+	}
+	return strings.Join(choices[:last], ", ") + " or " + choices[last]
 }
 
 // flagNames are the flags that have another name than their fields.

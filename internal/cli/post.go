@@ -124,7 +124,7 @@ func (c *PostCmd) template() client.NewEvent {
 func (c *PostCmd) newEvent(ctx context.Context, env *Env) (client.NewEvent, error) {
 	event := c.template()
 	event.Key = c.IdempotencyKey
-	payload, err := readObject(ctx, env, c.Event, "post needs an event, such as '{\"order\": 4711}', or --file")
+	payload, err := readObject(ctx, env, c.Event, "post needs an event, such as '{\"order\": 4711}', or --file", `"queued post -f -" inserts each line of standard input, -f FILE each line of a file`)
 	event.Payload = payload
 	return event, err
 }

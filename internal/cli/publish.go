@@ -57,7 +57,7 @@ func (c *PublishCmd) Run(ctx context.Context, env *Env) error {
 	if c.File != "" {
 		return c.publishFile(ctx, env, conn)
 	}
-	payload, err := readObject(ctx, env, c.Event, "publish needs an event, such as '{\"order\": 4711}', or --file")
+	payload, err := readObject(ctx, env, c.Event, "publish needs an event, such as '{\"order\": 4711}', or --file", `"queued publish TOPIC -f -" publishes each line of standard input, -f FILE each line of a file`)
 	if err != nil {
 		return err
 	}
@@ -77,8 +77,8 @@ func (c *PublishCmd) Run(ctx context.Context, env *Env) error {
 }
 
 // readObject returns the JSON object that an argument is, or standard input if the argument is "-" or nothing. Nobody is expected to type it
-// there without being told so: then it returns the usage.
-func readObject(ctx context.Context, env *Env, arg, usage string) (json.RawMessage, error) {
+// there without being told so: then it returns the usage. Who gives several events is told what is for them.
+func readObject(ctx context.Context, env *Env, arg, usage, forSeveral string) (json.RawMessage, error) {
 	text := []byte(arg)
 	if arg == "" || arg == "-" {
 		if arg == "" && IsTerminal(env.Stdin) {
@@ -92,10 +92,25 @@ func readObject(ctx context.Context, env *Env, arg, usage string) (json.RawMessa
 		}
 	}
 	payload, err := objectOf(text)
-	if err != nil {
+	switch {
+	case err != nil && isSeveral(text):
+		return nil, usagef("that is more than one event: %s", forSeveral)
+	case err != nil:
 		return nil, usagef("the event %s", err)
 	}
 	return payload, nil
+}
+
+// isSeveral reports whether a text has several JSON values, one behind the other.
+func isSeveral(text []byte) bool {
+	values := json.NewDecoder(bytes.NewReader(text))
+	for range 2 {
+		var value json.RawMessage
+		if values.Decode(&value) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *PublishCmd) publication(payload json.RawMessage) client.NewPublication {

@@ -162,7 +162,7 @@ func (c *scheduleCreateCmd) Run(ctx context.Context, env *Env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	payload, err := readObject(ctx, env, c.Event, "schedules create needs an event, such as '{\"report\": \"week\"}'")
+	payload, err := readObject(ctx, env, c.Event, "schedules create needs an event, such as '{\"report\": \"week\"}'", "a schedule has one")
 	if err != nil {
 		return err
 	}

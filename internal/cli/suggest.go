@@ -26,9 +26,9 @@ func Suggest(root *kong.Node, args []string) (wrong, right string) {
 		case strings.HasPrefix(word, "-"):
 		case at.args == 0 && len(at.node.Children) > 0:
 			var names []string
-			for _, child := range at.node.Children {
-				if !child.Hidden {
-					names = append(names, child.Name)
+			for _, below := range at.node.Children {
+				if !below.Hidden {
+					names = append(names, below.Name)
 				}
 			}
 			if right := nearest(word, names); right != word {
@@ -94,13 +94,27 @@ func FlagsLast(root *kong.Node, args []string) []string {
 	return args
 }
 
-// maxDistance is how many letters a wrong word may differ by from the one that is suggested.
-const maxDistance = 2
+// maxDistance is how many letters a wrong word may differ by from the one that is suggested: more for a long one.
+func maxDistance(word string) int {
+	switch n := len(word); {
+	case n < 2:
+		return 0
+	case n < shortWord:
+		return 1
+	}
+	return 2
+}
+
+// shortWord is the length below which another letter soon makes another word.
+const shortWord = 6
 
 // nearest returns the choice that is the text, or the one that is nearest to it; the text if none is near.
 func nearest(text string, choices []string) string {
-	best, least := text, maxDistance+1
+	best, least := text, maxDistance(text)+1
 	for _, choice := range choices {
+		if len(text) < shortWord && len(text) > 0 && len(choice) > 0 && text[0] != choice[0] {
+			continue // another word
+		}
 		if d := Distance(text, choice); d < least {
 			best, least = choice, d
 		}
@@ -108,23 +122,27 @@ func nearest(text string, choices []string) string {
 	return best
 }
 
-// Distance is Levenshtein's: the number of letters to insert, delete or replace to turn a into b.
+// Distance is the number of letters to insert, delete, replace or swap with their neighbour to turn a into b.
 func Distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	var before []int // the row above the row above
+	above := make([]int, len(b)+1)
+	for j := range above {
+		above[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		row := make([]int, len(b)+1)
 		row[0] = i + 1
 		for j := range len(b) {
-			above, cost := row[j+1], diagonal
+			cost := above[j]
 			if a[i] != b[j] {
 				cost++
 			}
-			row[j+1] = min(cost, above+1, row[j]+1)
-			diagonal = above
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				cost = min(cost, before[j-1]+1)
+			}
+			row[j+1] = min(cost, above[j+1]+1, row[j]+1)
 		}
+		before, above = above, row
 	}
-	return row[len(b)]
+	return above[len(b)]
 }

@@ -14,7 +14,7 @@ func TestDistanceIsTheNumberOfEdits(t *testing.T) {
 	for _, test := range []struct {
 		a, b string
 		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0}} {
+	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0}, {"pasue", "pause", 1}, {"ab", "ba", 1}, {"tabel", "table", 1}} {
 		if got := Distance(test.a, test.b); got != test.want {
 			t.Errorf("Distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
 		}
