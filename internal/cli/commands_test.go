@@ -281,3 +281,66 @@ func TestRedriveByCommands(t *testing.T) {
 	h.run("redrives", "pause", "1").want(1)
 	h.run("redrives", "cancel", "4711").want(3)
 }
+
+func TestQueueThatTheServerKnowsNothingOfIsNoEmptyQueue(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.placeAtHome("mail", "mail.dead", "archive")
+	h.run("post", "-q", "mail", "{}").want(0)
+	h.run("post", "-q", "archive", "{}").want(0)
+	h.run("queue", "set", "mail.dead").want(0)
+	for _, args := range [][]string{{"queue", "mial"}, {"queue", "stats", "mial"}, {"queue", "show", "mial", "-o", "table"}} {
+		c := h.run(args...).want(3)
+		if said := c.stderr.String(); c.stdout.String() != "" || !strings.Contains(said, `there is no queue "mial"`) || !strings.Contains(said, `did you mean "mail"?`) {
+			t.Errorf("%q wrote %s%s", args, c.stdout.String(), said)
+		}
+	}
+	if said := h.run("queue", "dead").want(3).stderr.String(); !strings.Contains(said, `did you mean "mail.dead"?`) {
+		t.Errorf("of a part of a name it said %s", said)
+	}
+	if said := h.run("queue", "nothing").want(3).stderr.String(); strings.Contains(said, "did you mean") || !strings.Contains(said, `"queued queues" lists the queues`) {
+		t.Errorf("of another name it said %s", said)
+	}
+	// Settings, events, history and statistics each make a queue known.
+	h.run("queue", "purge", "archive", "-y").want(0)
+	for _, name := range []string{"mail", "mail.dead", "archive"} {
+		h.run("queue", name).want(0)
+		h.run("queue", "stats", name).want(0)
+	}
+	h.run("queue", "pause", "new").want(0)
+	h.run("queue", "new").want(0)
+
+	// A key without rights is refused as before, and one for some queues is told of no others.
+	admin := strings.TrimSpace(h.run("keys", "create", "--scope", "admin").want(0).stdout.String())
+	blind := strings.TrimSpace(h.run("keys", "create", "--scope", "publish", "--key", admin).want(0).stdout.String())
+	if said := h.run("queue", "mial", "--key", blind).want(1).stderr.String(); !strings.Contains(said, "Forbidden") {
+		t.Errorf("a key that may not read was told %s", said)
+	}
+	some := strings.TrimSpace(h.run("keys", "create", "--scope", "read", "--queue", "mail.*", "--key", admin).want(0).stdout.String())
+	if said := h.run("queue", "mail.ded", "--key", some).want(3).stderr.String(); !strings.Contains(said, `did you mean "mail.dead"?`) {
+		t.Errorf("a key for some queues was told %s", said)
+	}
+}
+
+func TestStatisticsMakeAQueueKnownWhoseHistoryIsGone(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/queues":
+			_, _ = w.Write([]byte(`{"queues":[],"next":null}`))
+		case strings.HasSuffix(r.URL.Path, "old/stats"):
+			_, _ = w.Write([]byte(`{"queue":"old","bucket":"24h0m0s","totals":{"done":3},"buckets":[]}`))
+		case strings.HasSuffix(r.URL.Path, "sampled/stats"):
+			_, _ = w.Write([]byte(`{"queue":"sampled","bucket":"24h0m0s","totals":{},"buckets":[{"ready":0,"max_ready":2}]}`))
+		case strings.HasSuffix(r.URL.Path, "/stats"):
+			_, _ = w.Write([]byte(`{"queue":"none","bucket":"24h0m0s","totals":{},"buckets":[{"ready":0,"max_ready":0}]}`))
+		default:
+			_, _ = w.Write([]byte(`{"queue":"x","paused":false,"version":null}`))
+		}
+	}))
+	defer server.Close()
+	for name, code := range map[string]int{"old": 0, "sampled": 0, "none": 3} {
+		start(t.Context(), t, "", nil, "queue", name, "--url", server.URL).want(code)
+		start(t.Context(), t, "", nil, "queue", "stats", name, "--url", server.URL).want(code)
+	}
+}

@@ -43,7 +43,7 @@ func ExitCode(err error) int {
 		return exitLeaseLost
 	case errors.Is(err, client.ErrQueueNotDeclared), isPathNotFound(err): // of a claim, too: it must not look as if there was nothing to claim
 		return exitFailure
-	case errors.Is(err, errNothing), errors.Is(err, client.ErrNotFound), errors.As(err, new(*notEndedError)):
+	case errors.Is(err, errNothing), errors.Is(err, client.ErrNotFound), errors.As(err, new(*notEndedError)), errors.As(err, new(*unknownQueueError)):
 		return exitNothing
 	}
 	return exitFailure

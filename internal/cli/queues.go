@@ -199,7 +199,18 @@ func (*queueShowCmd) Help() string { return examples(`queued queue mail`) }
 
 // Run shows the queue.
 func (c *queueShowCmd) Run(ctx context.Context, env *Env) error {
-	return showAnswer(env, &c.server, queueFields, func(conn *client.Client) (client.Queue, error) { return conn.GetQueue(ctx, c.Queue) })
+	return showAnswer(env, &c.server, queueFields, func(conn *client.Client) (client.Queue, error) {
+		q, err := conn.GetQueue(ctx, c.Queue)
+		if err == nil && isBlank(q) {
+			err = checkKnown(ctx, conn, c.Queue)
+		}
+		return q, err
+	})
+}
+
+// isBlank reports whether a queue has no policy and no events now: there may be no such queue.
+func isBlank(q client.Queue) bool {
+	return q.Version == 0 && q.Ready+q.Scheduled+q.Waiting+q.Leased+q.DoneLastHour+q.FailedLastHour+q.ExpiredLastHour+len(q.DeadLettersOf)+len(q.UnavailableCells) == 0
 }
 
 // queueFields has the counts behind the name, and then the policy.

@@ -28,16 +28,13 @@ func (c *queueStatsCmd) Run(ctx context.Context, env *Env) error {
 	}
 	defer conn.Close()
 	series, err := conn.QueueStats(ctx, c.Queue, client.SeriesParams{From: time.Now().Add(-c.Since), Bucket: c.Bucket})
-	return list(env, c.Output, seriesView, func(yield func(client.SeriesBucket, error) bool) {
-		for _, b := range series.Buckets {
-			if !yield(b, nil) {
-				return
-			}
-		}
-		if err != nil {
-			yield(client.SeriesBucket{}, err)
-		}
-	})
+	if err == nil && !hasStatistics(series) {
+		err = checkKnown(ctx, conn, c.Queue)
+	}
+	if err != nil {
+		return err
+	}
+	return list(env, c.Output, seriesView, all(series.Buckets))
 }
 
 var seriesView = view[client.SeriesBucket]{
