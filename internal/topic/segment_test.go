@@ -50,13 +50,13 @@ func (env environment) closeSegment(t *testing.T) {
 // drop drops all segments that are closed, as if they had been for long, and returns how many are gone: the service may have dropped some of them.
 func (env environment) drop(t *testing.T) int {
 	t.Helper()
-	const dropped = `select count(*) from agent.log_segment where state = 'dropped'`
-	before := value[int](t, env, dropped)
+	const closed = `select count(*) from agent.log_segment where state = 'closed'`
+	before := value[int](t, env, closed)
 	env.exec(t, `update agent.log_segment set closed_at = now() - interval '200 hours' where state = 'closed'`)
 	for env.upkeepStep(t, `select agent_service.drop_log_segment() is not null`) {
 		continue
 	}
-	return value[int](t, env, dropped) - before
+	return before - value[int](t, env, closed)
 }
 
 func segmentOf(position int64) int64 { return position >> 32 }
@@ -76,6 +76,26 @@ func TestSegmentsAreClosedAndDroppedInTimeAfterTheClockWasSetBack(t *testing.T) 
 	}
 	if third := env.publish(t, "a")[0]; segmentOf(third) == segmentOf(second) {
 		t.Error("the open segment was not closed")
+	}
+}
+
+func TestSegmentsThatWereDroppedAreForgottenAndTheGapIsTold(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	first := env.publish(t, "a")[0]
+	env.closeSegment(t)
+	env.publish(t, "a")
+	env.closeSegment(t)
+	last := env.publish(t, "a")[0]
+	env.closeSegment(t)
+	if n := env.drop(t); n != 3 {
+		t.Errorf("%d segments were dropped, want 3", n)
+	}
+	if n := value[int](t, env, `select count(*) from agent.log_segment where state = 'dropped'`); n != 1 {
+		t.Errorf("%d segments that were dropped are remembered, want 1", n)
+	}
+	if until := value[int64](t, env, `select coalesce(agent_private.log_gap($1, agent_private.log_head()), 0)`, first); until != last {
+		t.Errorf("the gap after %d ends at %d, want %d", first, until, last)
 	}
 }
 

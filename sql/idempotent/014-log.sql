@@ -769,6 +769,10 @@ begin
   delete from agent.log_topic t where t.segment = _number;
   delete from agent.log_skip k using agent.log_segment g where g.number = _number and k.until <= g.last_position;
   update agent.log_segment g set state = 'dropped' where g.number = _number;
+  -- The latest one that had events tells where a gap ends. All others would be read, and never used, for ever.
+  delete from agent.log_segment g
+  where g.state = 'dropped'
+  and g.number is distinct from (select max(d.number) from agent.log_segment d where d.state = 'dropped' and d.last_position is not null);
   return _number;
 end
 $func$;

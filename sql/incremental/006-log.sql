@@ -38,7 +38,7 @@ create table agent.log_segment
 , last_position int8
 , constraint log_segment_state check (state in ('ahead', 'open', 'closed', 'dropped'))
 ) with (fillfactor = 50);
-comment on table agent.log_segment is 'the partitions of the log: they are made ahead of need, and dropped whole';
+comment on table agent.log_segment is 'the partitions of the log: they are made ahead of need, and dropped whole. Of those that were dropped there is the latest that had events';
 comment on column agent.log_segment.opened_at is 'null: it is ahead';
 comment on column agent.log_segment.events is 'so many it had when it was counted, which is once all of its publishers have ended';
 comment on column agent.log_segment.last_position is 'of its events; null: it has none, or was not counted';
