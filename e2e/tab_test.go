@@ -117,7 +117,7 @@ func (b *tab) open(path string) {
 
 // widths and schemes are those that each page is looked at with.
 var (
-	widths  = []int64{1280, 768, 360}
+	widths  = []int64{1440, 768, 360}
 	schemes = []string{"light", "dark"}
 )
 

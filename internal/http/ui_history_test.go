@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/pgtest"
 )
 
@@ -298,7 +299,42 @@ func TestCausesOfFailuresAreGrouped(t *testing.T) {
 	b.get("history/errors").want(200).says("No event has failed or expired")
 	h.fail("mail", `{}`, "no mailbox <b>17", 2)
 	h.fail("work", `{}`, "other", 1)
-	b.afresh().get("history/errors").want(200).says("2 of 2, from all 3 failures that have an error", "no mailbox &lt;b&gt;", `history?outcome=failed&amp;queue=mail`, "../events/").saysNot("<b>17")
+	b.afresh().get("history/errors").want(200).says("2 of 2, from all 3 failures that have an error", "no mailbox &lt;b&gt;", `href="../queues/mail"`, "../events/", "such as event").saysNot("<b>17")
 	b.get("history/errors?queue=work&from=1d&finished_from=1h").want(200).says("1 of 1, from all 1 failure", "other").saysNot("mailbox")
 	b.get("history/errors?from=soon").want(http.StatusBadRequest).says("must be a time", "see above")
+}
+
+func TestAllEventsWithACauseAreListedAndRequeued(t *testing.T) {
+	pgtest.EachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.placeOn(0, "mail")
+	h.fail("mail", `{}`, "no mailbox A17x9B22", 2)
+	h.fail("mail", `{}`, "no mailbox C18y8D33\n\tat <b>", 1)
+	h.fail("mail", `{}`, "refused", 1)
+	b := h.browse(t)
+	const these = `cause=no&#43;mailbox&#43;%3Cid%3E&amp;queue=mail`
+	for _, path := range []string{"history/errors?queue=mail", "queues/mail"} {
+		b.get(path).want(200).says(`history?cause=no&#43;mailbox&#43;%3Cid%3E&amp;`, `redrives/new?cause=no&#43;mailbox&#43;%3Cid%3E&amp;`, "no mailbox &lt;id&gt;", "no mailbox C18y8D33\n\tat &lt;b&gt;")
+	}
+	b.get("").want(200).says(`history?cause=refused&amp;finished_from=1h`, `redrives/new?cause=refused&amp;finished_from=1h`)
+	b.get("history?"+unescaped(these)).want(200).says("2 shown", "events/1", "events/2", `value="no mailbox &lt;id&gt;"`, `redrives/new?`+these).saysNot("events/3", "events/4")
+	question := b.get("redrives/new?"+unescaped(these)).want(200).says("Requeue 2 events?", "that failed or expired with the error no mailbox &lt;id&gt;")
+	b.follow("redrives", question.form("target", "again", "rate", "")).want(200).says("into again", "history?"+these)
+	reader := h.browseAs(t, h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}}))
+	reader.get("history/errors").want(200).says("no mailbox &lt;id&gt;").saysNot("Requeue all")
+}
+
+func TestNumbersOfAQueueLeadToWhatTheyCount(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.placeOn(0, "mail", "idle")
+	h.fail("mail", `{}`, "refused", 1)
+	h.call("PUT", "/queues/idle", `{}`).want(200)
+	b := h.browse(t)
+	b.get("queues/mail").want(200).inOrder(`history?finished_from=1h&amp;queue=mail&amp;outcome=failed">1 failed</a>`, "In the queue <small>", "No event is in this queue now").saysNot("events?state=ready")
+	h.call("POST", "/events?queue=mail&group=a%2Fb%26c", `{}`).want(201)
+	b.afresh().get("queues/mail").want(200).inOrder(`<strong><a href="../queues/mail/events?state=ready">1</a></strong>`, "<h2>Events", "In the queue <small>", "<h2>Policy")
+	b.get("queues").want(200).says(`<td><a href="./queues/mail/events?state=ready">1</a></td>`, `<td class="b"><a href="./history?finished_from=1h&amp;queue=mail&amp;outcome=failed">1</a></td>`, `<td class="zero">0</td>`)
+	b.get("queues/mail/events?state=ready").want(200).says("1 shown")
 }

@@ -16,10 +16,10 @@ import (
 var functions = template.FuncMap{
 	"live": live, "endlive": endLive,
 	"num": number, "duration": Duration, "age": Age, "ms": milliseconds, "time": timestamp, "exact": exact, "ago": ago, "clock": clock, "bytes": byteSize, "plural": Count, "percent": percent, "rate": rate,
-	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
+	"json": indent, "fold": fold, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
 	"bars": Bars, "lines": Lines, "spark": Spark, "short": Short, "list": func(items ...any) []any { return items },
 	"schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
-	"windows": func() []Window { return Windows }, "sum": sum, "cell": cell, "outcomerows": outcomeRows, "deref": func(pointer any) any { return reflect.ValueOf(pointer).Elem().Interface() },
+	"windows": func() []Window { return Windows }, "sum": sum, "cell": cell, "cellto": cellTo, "outcomerows": outcomeRows, "deref": func(pointer any) any { return reflect.ValueOf(pointer).Elem().Interface() },
 	"millis":    func(ms *float64) time.Duration { return time.Duration(*ms * float64(time.Millisecond)) },
 	"actorpath": actorPath, "targetpath": targetPath, "patterns": patternsText,
 	"span": span, "visible": visible, "kinds": func() [][2]string { return sourceKinds }, "less": func(n int) int { return n - 1 }, "nonzero": nonzero,
@@ -337,6 +337,17 @@ func cell(n any, class string) template.HTML {
 		class = ` class="` + class + `"`
 	}
 	return template.HTML("<td" + class + ">" + number(n) + "</td>") //nolint:gosec // of digits, and a class that a template names
+}
+
+// cellTo is cell for a number that leads to the list which it counts, unless that is empty: at the path of a list, with the state or the outcome that it ends in.
+func cellTo(n any, class, list, state string) template.HTML {
+	if isZero(n) {
+		return cell(n, class)
+	}
+	if class != "" {
+		class = ` class="` + class + `"`
+	}
+	return template.HTML("<td" + class + `><a href="` + template.HTMLEscapeString(list+state) + `">` + number(n) + "</a></td>") //nolint:gosec // of digits, and what is escaped
 }
 
 // rows writes n rows of a table. cells returns the texts of a row, which are HTML: of numbers and times.

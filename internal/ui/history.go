@@ -103,6 +103,7 @@ func (r Redrive) Words() string {
 	add("of type", f.Type)
 	add("from source", f.Source)
 	add("claimed last by", f.Worker)
+	add("that failed or expired with the error", f.Cause)
 	if r.looksIntoHidden() {
 		add("that a hidden filter", "of payloads or metadata matches")
 	} else {
@@ -171,6 +172,7 @@ func RedriveQuery(f client.RedriveFilter) url.Values {
 	set("type", f.Type)
 	set("source", f.Source)
 	set("worker", f.Worker)
+	set("cause", f.Cause)
 	set("contains", string(f.Contains))
 	set("meta", string(f.Meta))
 	for name, at := range map[string]time.Time{"from": f.From, "to": f.To, "finished_from": f.FinishedFrom, "finished_to": f.FinishedTo} {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"encoding/json"
+	"html/template"
 	"strings"
 	"unicode/utf8"
 )
@@ -104,4 +105,44 @@ func cut(text string, n int) (string, bool) {
 		n--
 	}
 	return text[:n] + "…", true
+}
+
+// maxOpen is how many lines an object within JSON has at most that is not folded at first.
+const maxOpen = 20
+
+// fold writes JSON of several lines, as indent returns it, as HTML in which each object and each array inside can be folded. Its text is what it was.
+func fold(text string) template.HTML {
+	lines := strings.SplitAfter(text, "\n")
+	ends := make(map[int]int) // the line that ends what a line begins
+	var open []int
+	for i, line := range lines {
+		first := strings.TrimLeft(line, " ")
+		if len(open) > 0 && (strings.HasPrefix(first, "}") || strings.HasPrefix(first, "]")) {
+			ends[open[len(open)-1]] = i
+			open = open[:len(open)-1]
+		}
+		if rest := strings.TrimSuffix(line, "\n"); rest != line && (strings.HasSuffix(rest, "{") || strings.HasSuffix(rest, "[")) {
+			open = append(open, i)
+		}
+	}
+	var b strings.Builder
+	closes := make(map[int]bool)
+	for i, line := range lines {
+		end, isBegin := ends[i]
+		escaped := template.HTMLEscapeString(line)
+		switch {
+		case isBegin && i > 0:
+			closes[end] = true
+			if end-i <= maxOpen {
+				b.WriteString("<details open><summary>" + escaped + "</summary>")
+			} else {
+				b.WriteString("<details><summary>" + escaped + "</summary>")
+			}
+		case closes[i]:
+			b.WriteString(escaped + "</details>")
+		default:
+			b.WriteString(escaped)
+		}
+	}
+	return template.HTML(b.String()) //nolint:gosec // all of it is escaped
 }

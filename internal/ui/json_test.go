@@ -1,6 +1,8 @@
 package ui
 
 import (
+	"html"
+	"regexp"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -51,5 +53,25 @@ func TestLongJSONIsCut(t *testing.T) {
 	}
 	if NewJSONText(nil) != nil || NewJSONText([]byte("null")) != nil {
 		t.Error("what there is not is shown")
+	}
+}
+
+func TestJSONFoldsAndKeepsItsText(t *testing.T) {
+	t.Parallel()
+	tags := regexp.MustCompile(`</?(?:details|summary)(?: open)?>`)
+	long := `{"a":{"b":[1,2,{"c":"<i>"}],"e":{},"l":[` + strings.Repeat("1,", 30) + `1]},"z":"{"}`
+	for _, text := range []string{"{}", "[]", "17", `"x"`, `{"a":1}`, long, `{"a":[[[`, `]]}`, strings.Repeat(`{"a":`, 30000)} {
+		shown := indent([]byte(text))
+		folded := string(fold(shown))
+		if got := html.UnescapeString(tags.ReplaceAllString(folded, "")); got != shown {
+			t.Errorf("%.40s: the text is %.200q, want %.200q", text, got, shown)
+		}
+		if strings.Count(folded, "<details") != strings.Count(folded, "</details>") || strings.Contains(folded, "<i>") {
+			t.Errorf("%.40s: %.400s", text, folded)
+		}
+	}
+	folded := string(fold(indent([]byte(long))))
+	if strings.Count(folded, "<details open>") != 2 || strings.Count(folded, "<details>") != 2 || !strings.Contains(folded, "<details><summary>    &#34;l&#34;: [\n</summary>") {
+		t.Errorf("got %s", folded)
 	}
 }

@@ -98,6 +98,9 @@ func (o *Overview) Buckets() []Bucket {
 	return buckets
 }
 
+// Ended is the filter of history that the figures of the window are of.
+func (o *Overview) Ended() url.Values { return url.Values{"finished_from": {o.Window.Name}} }
+
 // Bad counts the events that failed or expired.
 func (o *Overview) Bad() int { return o.Stats.Totals.Failed + o.Stats.Totals.Expired }
 
@@ -163,7 +166,9 @@ type Queue struct {
 	Window Window
 	Stats  client.QueueSeries
 	Events []client.Event
-	Push   *client.Push // nil: it does not push
+	Errors client.HistoryErrors // of the window: the first causes
+	// Stopped are the groups that have stopped for a failed event.
+	Stopped []Finding
 	// Groups are those in which the most events wait, of a queue whose groups have limits, or anything is set for.
 	Groups  []client.Group
 	PostKey string // the nonce of the form, so that sending it twice posts one event
@@ -213,6 +218,11 @@ func (q *Queue) Buckets() []Bucket {
 		buckets[i] = Bucket{b.Start, int64(b.Done), int64(b.Failed), int64(b.Expired), int64(b.Cancelled)}
 	}
 	return buckets
+}
+
+// Ended is the filter of history that the figures of the window are of.
+func (q *Queue) Ended() url.Values {
+	return url.Values{"queue": {q.Queue.Queue}, "finished_from": {q.Window.Name}}
 }
 
 // Bad counts the events that failed or expired.

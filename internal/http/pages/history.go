@@ -21,7 +21,7 @@ const eventsPage = 50
 const maxSelected = 100
 
 // historyFields are the parameters of a page of history that filter it, which are those of GET /history.
-var historyFields = []string{"queue", "type", "outcome", "worker", "source", "from", "to", "finished_from", "finished_to", "contains", "meta", "min_duration", "id"}
+var historyFields = []string{"queue", "type", "outcome", "worker", "source", "from", "to", "finished_from", "finished_to", "contains", "meta", "min_duration", "cause", "id"}
 
 // pick returns the parameters of these names that have a value.
 func pick(values url.Values, names []string) url.Values {
@@ -134,7 +134,7 @@ func showHistory(v *visit) (view, error) {
 		return page, err
 	}
 	shown.Query = query
-	shown.IsScan = !query.Has("from") && !query.Has("finished_from") && !query.Has("id") && len(pick(query, []string{"type", "worker", "source", "contains", "meta", "min_duration"})) > 0
+	shown.IsScan = !query.Has("from") && !query.Has("finished_from") && !query.Has("id") && len(pick(query, []string{"type", "worker", "source", "contains", "meta", "min_duration", "cause"})) > 0
 	var next *string
 	shown.Events, next, err = pageOf[client.Event](v, "/history", "events", query, eventsPage)
 	shown.Pager = v.pagerOf(query, next)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -63,6 +64,16 @@ func showQueue(v *visit) (view, error) {
 	shown.Stats, err = v.api.QueueStats(v.r.Context(), name, client.SeriesParams{From: span.From, To: span.To, Bucket: span.Bucket})
 	if err != nil {
 		return view{}, err
+	}
+	if shown.Errors, err = v.api.HistoryErrors(v.r.Context(), client.CauseFilter{Queue: name, FinishedFrom: since(window), Limit: 5}); err != nil {
+		return view{}, err
+	}
+	if q.Flow != nil && q.Flow.OnFailed == client.OnFailedBlock {
+		holders, err := v.api.ListHolders(v.r.Context())
+		if err != nil {
+			return view{}, err
+		}
+		shown.Stopped = v.held(slices.DeleteFunc(holders.Holders, func(h client.Holder) bool { return h.Kind != "stopped_group" || h.Queue != name }))
 	}
 	if shown.Events, _, err = listOf[client.Event](v.r.Context(), v.api, "/events", "events", url.Values{"queue": {name}, "limit": {"20"}}); err != nil {
 		return view{}, err

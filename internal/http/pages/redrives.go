@@ -77,7 +77,7 @@ func (v *visit) newRedrive(values url.Values) (client.NewRedrive, error) {
 		return client.NewRedrive{}, invalid("id", "must not be given: one event is requeued from its own page")
 	}
 	r := client.NewRedrive{Queue: query.Get(deadLetters), Filter: client.RedriveFilter{
-		Queue: query.Get("queue"), Outcome: query.Get("outcome"), Type: query.Get("type"), Source: query.Get("source"), Worker: query.Get("worker"),
+		Queue: query.Get("queue"), Outcome: query.Get("outcome"), Type: query.Get("type"), Source: query.Get("source"), Worker: query.Get("worker"), Cause: query.Get("cause"),
 	}}
 	for field, object := range map[string]*json.RawMessage{"contains": &r.Filter.Contains, "meta": &r.Filter.Meta} {
 		if text := query.Get(field); text != "" {

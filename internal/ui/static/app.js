@@ -156,7 +156,7 @@
     }
     switch (e.key) {
       case "g": isGoing = true; setTimeout(() => { isGoing = false; }, 1500); break;
-      case "/": { const field = document.querySelector("main [data-search]") || document.querySelector("[data-search]"); if (field) { e.preventDefault(); field.focus(); field.select(); } break; }
+      case "/": { const field = document.querySelector("main [data-search]") || document.querySelector("[data-search]"); if (field) { e.preventDefault(); field.closest("details:not([open])")?.setAttribute("open", ""); field.focus(); field.select(); } break; }
       case "j": move(1); break;
       case "k": move(-1); break;
       case "Enter": if (e.target === document.body || e.target.id === "main") document.querySelector("tr.current a[href]")?.click(); break;
