@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -442,5 +443,47 @@ func (a answer) wantPointer(pointer string) {
 	a.t.Helper()
 	if a.status != 400 && a.status != 422 || !strings.Contains(a.body, `"errors":[{"pointer":"`+pointer+`",`) {
 		a.t.Errorf("got %d %s, want an error at %s", a.status, a.body, pointer)
+	}
+}
+
+// A retry of a group that has come due is ready for everybody who looks, before anybody has claimed: so an alert on the oldest ready event comes, and an autoscaler starts a worker.
+func TestRetryOfAGroupThatIsDueIsReady(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.placeOn(0, "work")
+	h.call("PUT", "/queues/work", `{"flow":{"concurrency":1}}`).want(200)
+	h.call("POST", "/events?queue=work&group=a", `{}`).want(201)
+	h.call("POST", "/events?queue=work&group=a", `{}`).want(201)
+	e := h.claimOneBy(`{"queue":"work"}`)
+	h.call("PUT", "/queues/work/groups/a", `{"hold":"1h"}`).want(200)
+	h.call("POST", fmt.Sprintf("/events/%d/nack", e.ID), fmt.Sprintf(`{"receipt":%q,"delay":"1h"}`, e.Receipt)).want(200)
+	h.sql(`update agent.event set turn_vt = now() - interval '10 minutes' where flow = 4`)
+	h.sql(`update agent_private.group_wake set at = now() - interval '10 minutes' where at > now()`)
+	look := func(ready, waiting int, id, first string) {
+		t.Helper()
+		for path, wants := range map[string][]string{
+			"/queues/work":                      {fmt.Sprintf(`"ready":%d,"scheduled":0,"waiting":%d,"leased":0`, ready, waiting)},
+			"/queues":                           {fmt.Sprintf(`"ready":%d,"scheduled":0,"waiting":%d,"leased":0`, ready, waiting)},
+			"/statistics/queues":                {fmt.Sprintf(`"ready":%d,"scheduled":0,"waiting":%d,"leased":0`, ready, waiting)},
+			"/events/" + id:                     {`"state":"` + first + `"`},
+			"/events?queue=work&state=" + first: {`"id":` + id + `,`},
+			"/metrics":                          {fmt.Sprintf("\nqueued_events{queue=\"work\",state=\"ready\"} %d\n", ready), fmt.Sprintf("\nqueued_events{queue=\"work\",state=\"waiting\"} %d\n", waiting)},
+		} {
+			for _, want := range wants {
+				if got := h.call("GET", path, "").want(200).body; !strings.Contains(got, want) {
+					t.Errorf("GET %s does not have %s: %s", path, want, got)
+				}
+			}
+		}
+		aged := regexp.MustCompile(`\nqueued_oldest_ready_age_seconds\{queue="work"\} (\d+)`).FindStringSubmatch(h.call("GET", "/metrics", "").body)
+		if age, err := strconv.Atoi(aged[1]); err != nil || (age >= 600) != (ready > 0) {
+			t.Errorf("with %d ready the oldest is so for %v s", ready, aged[1])
+		}
+	}
+	look(0, 2, "1", "waiting")
+	h.call("DELETE", "/queues/work/groups/a", "").want(204)
+	look(1, 1, "1", "ready")
+	if got := h.claimOneBy(`{"queue":"work"}`); got.ID != e.ID {
+		t.Errorf("claimed %d, want %d", got.ID, e.ID)
 	}
 }

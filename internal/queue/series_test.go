@@ -376,6 +376,7 @@ func TestOverviewOfALargeTableIsOfTheLatestSample(t *testing.T) {
 	b := setup(t, nil)
 	loadQueue(t, b, "small", 3, queue.Ready)
 	b.exec(t, `insert into agent.event (event, queue) select jsonb_build_object('x', repeat('x', 1900)), 'large' from generate_series(1, 12000)`)
+	loadQueue(t, b, "later", 1, queue.Scheduled)
 	queue.SampleQueues(t, b.Service)
 	loadQueue(t, b, "small", 2, queue.Ready)
 	at := b.thisMinute(t)
@@ -383,8 +384,11 @@ func TestOverviewOfALargeTableIsOfTheLatestSample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found.IsLive || found.All.Ready != 12003 || len(found.Queues) != 2 || found.Queues[0].Ready != 12000 || found.Queues[1].Ready != 5 || *found.Queues[1].ReadySeries[1] != 3 {
-		t.Errorf("got %+v", found)
+	if found.IsLive || found.All.Ready != 12003 || len(found.Queues) != 3 || found.Queues[0].Ready != 12000 || found.Queues[1].Ready != 5 || *found.Queues[1].ReadySeries[1] != 3 {
+		t.Fatalf("got %+v", found)
+	}
+	if later := found.Queues[2]; later.Queue != "later" || later.OldestReadyAge != nil || found.Queues[1].OldestReadyAge == nil {
+		t.Errorf("of a queue in which nothing is ready: %+v", later)
 	}
 }
 
@@ -521,7 +525,7 @@ func TestSamplesCountTheGroupsThatWait(t *testing.T) {
 	b.limit(t, "slots", `{"concurrency": 1}`)
 	b.insertGrouped(t, "slots", "a", "a", "a", "b", "b", "free", "held", "held", "paused", "paused", "roomy", "roomy")
 	b.claimSQL(t, "slots")
-	b.insertGrouped(t, "slots", "late", "late")
+	b.insertGrouped(t, "slots", "late") // which has its turn with the next claim
 	b.exec(t, `select agent.put_group('slots', 'held', '{"hold": "1 hour"}'), agent.put_group('slots', 'paused', '{"paused": true}'), agent.put_group('slots', 'roomy', '{"concurrency": 2}')`)
 	b.limit(t, "ordered", `{"order": true, "on_failed": "block"}`)
 	failed := b.insertGrouped(t, "ordered", "a", "a", "b", "stopped", "stopped")[3]

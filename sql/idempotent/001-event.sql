@@ -585,7 +585,8 @@ returns boolean
 language sql immutable parallel safe
 return coalesce(_flow = 3 or _flow = 4 and _turn_vt <= _at, false);
 
--- The state of an event in its queue at a time: ready, scheduled, leased, or waiting for its turn in its group.
+-- The state of an event in its queue at a time: ready, scheduled, leased, or waiting for its turn in its group. It is that of the row alone: whoever shows or counts events takes
+-- those of agent_private.next_turns as ready, which are waiting or scheduled by their rows.
 create or replace function agent_private.event_state(_event agent.event, _at timestamptz)
 returns text
 language sql immutable parallel safe

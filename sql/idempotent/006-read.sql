@@ -13,8 +13,8 @@ return case
   when agent_private.is_modest_json(_json) or agent_private.stored_json_size(_json) is not null then _json
 end;
 
--- An event in its queue as listings show it, at a time. Inlined: called for each row it took three times as long.
-create or replace function agent_private.event_view(_event agent.event, _at timestamptz)
+-- An event in its queue as listings show it, at a time; _has_next_turn: it is one of agent_private.next_turns. Inlined: called for each row it took three times as long.
+create or replace function agent_private.event_view(_event agent.event, _at timestamptz, _has_next_turn boolean)
 returns setof agent.look
 language sql stable
 rows 1
@@ -23,7 +23,7 @@ begin atomic
     _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
   , _event.event
   , _event.last_error, _event.requeued_from
-  , agent_private.event_state(_event, _at), null::text, null::timestamptz, null::int8
+  , case when _has_next_turn then 'ready' else agent_private.event_state(_event, _at) end, null::text, null::timestamptz, null::int8
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
   , agent_private.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
   , _event.occurrence, null::boolean, null::jsonb, null::interval
@@ -62,11 +62,13 @@ set enable_seqscan to off
 set jit to off
 as $func$
 #variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
 begin
   return query
   select v.*
   from agent.event e
-  cross join lateral agent_private.event_view(e, clock_timestamp()) as v
+  cross join lateral agent_private.event_view(e, _now, agent_private.has_next_turn(e, _now)) as v
   where e.id = _id;
   if found then
     return;
@@ -214,6 +216,8 @@ declare
   _above timestamptz = case when _state in ('scheduled', 'leased') then _now when _state = 'waiting' then agent_private.no_turn() - interval '1 us' else '-infinity' end;
   _up_to timestamptz = case _state when 'ready' then _now when 'leased' then agent_private.no_turn() else 'infinity' end;
   _names text[];
+  _turns int8[]; -- those that are ready, whatever their rows say
+  _found int8;
 begin
   if _state not in ('ready', 'scheduled', 'leased', 'waiting') then
     perform agent_private.raise_invalid('state', 'must be ready, scheduled, leased or waiting');
@@ -223,48 +227,59 @@ begin
     perform agent_private.raise_invalid('group', 'must be given with a queue, whose group it is');
   end if;
 
-  if _group is not null then
-    if coalesce(agent_private.is_queue_allowed(_queue, _queues), true) then
-      return query
-      select v.*
-      from agent_private.find_events_of_group
-        (_queue, _group, _state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now, _contains, _meta) v;
-    end if;
-    return;
-  end if;
   _names = case
     when _queues is not null then
       array(select w.name from agent_private.waiting_queues() as w (name) where coalesce(w.name = _queue, true) and agent_private.is_queue_allowed(w.name, _queues))
     when _queue is null then agent_private.waiting_queues_if_few()
     else array[_queue]
   end;
-  if _names is null then
+  _turns = agent_private.next_turns_of(_names, _group, _now);
+  if _group is not null then
+    return query
+    select v.*
+    from agent_private.find_events_of_group
+      (_queue, _group, _state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now, _turns, _contains, _meta) v
+    where _queue = any (_names);
+  elsif _names is null then
     return query
     select v.*
     from agent_private.list_events_of_all_queues
-    ( _state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now, _contains, _meta
+    ( _state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now, _turns, _contains, _meta
     ) v;
-    return;
+  else
+    return query
+    select v.*
+    from unnest(_names) as q (name)
+    cross join lateral agent_private.list_lanes(q.name) as lane
+    cross join lateral
+    ( select e as event, e.vt, e.id
+      from agent.event e
+      where e.queue = q.name and e.priority = lane.priority
+      and e.vt > _above and e.vt <= _up_to
+      and (e.vt, e.id) > (coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0))
+      and (_state is null or agent_private.event_state(e, _now) = _state and e.id not in (select unnest(_turns)))
+      and (_contains is null or e.event @> _contains)
+      and (_meta is null or e.meta @> _meta)
+      order by e.vt, e.id
+      limit _limit
+    ) e
+    cross join lateral agent_private.event_view(e.event, _now, e.id = any (_turns)) as v
+    order by e.vt, e.id
+    limit _limit;
   end if;
-  return query
-  select v.*
-  from unnest(_names) as q (name)
-  cross join lateral agent_private.list_lanes(q.name) as lane
-  cross join lateral
-  ( select e as event, e.vt, e.id
+  get diagnostics _found = row_count;
+  if _state = 'ready' and _found < _limit and _turns <> '{}' then -- the vt of each of these comes after those above
+    return query
+    select v.*
     from agent.event e
-    where e.queue = q.name and e.priority = lane.priority
-    and e.vt > _above and e.vt <= _up_to
+    cross join lateral agent_private.event_view(e, _now, true) as v
+    where e.id = any (_turns)
     and (e.vt, e.id) > (coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0))
-    and (_state is null or agent_private.event_state(e, _now) = _state)
     and (_contains is null or e.event @> _contains)
     and (_meta is null or e.meta @> _meta)
     order by e.vt, e.id
-    limit _limit
-  ) e
-  cross join lateral agent_private.event_view(e.event, _now) as v
-  order by e.vt, e.id
-  limit _limit;
+    limit _limit - _found;
+  end if;
 end
 $func$;
 
@@ -272,7 +287,7 @@ $func$;
 -- limits of the queue let be admitted, if it has any.
 create or replace function agent_private.find_events_of_group
 ( _queue text, _group text, _state text, _limit int4, _after_vt timestamptz, _after_id int8, _above timestamptz, _up_to timestamptz, _now timestamptz
-, _contains jsonb, _meta jsonb
+, _turns int8[], _contains jsonb, _meta jsonb
 )
 returns setof agent.look
 language plpgsql volatile
@@ -293,7 +308,7 @@ begin
       from agent.event e
       where e.queue = _queue and e.group_key = _group and e.flow in (1, 2)
       and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id)
-      and (_state is null or agent_private.event_state(e, _now) = _state)
+      and (_state is null or agent_private.event_state(e, _now) = _state and e.id not in (select unnest(_turns)))
       and (_contains is null or e.event @> _contains)
       and (_meta is null or e.meta @> _meta)
       order by e.vt, e.id
@@ -308,7 +323,7 @@ begin
         from agent.event e
         where e.queue = _queue and e.group_key = _group and e.flow = f.flow and e.priority = lane.priority and e.id > _after_waiting
         and e.vt > _above and e.vt <= _up_to
-        and (_state is null or agent_private.event_state(e, _now) = _state)
+        and (_state is null or agent_private.event_state(e, _now) = _state and e.id not in (select unnest(_turns)))
         and (_contains is null or e.event @> _contains)
         and (_meta is null or e.meta @> _meta)
         order by e.id
@@ -316,7 +331,7 @@ begin
       ) as w
     )
   ) as e
-  cross join lateral agent_private.event_view(e.event, _now) as v
+  cross join lateral agent_private.event_view(e.event, _now, e.id = any (_turns)) as v
   order by e.vt, e.id
   limit _limit;
 end
@@ -326,7 +341,7 @@ $func$;
 -- settings of list_events.
 create or replace function agent_private.list_events_of_all_queues
 ( _state text, _limit int4, _after_vt timestamptz, _after_id int8, _above timestamptz, _up_to timestamptz, _now timestamptz
-, _contains jsonb, _meta jsonb
+, _turns int8[], _contains jsonb, _meta jsonb
 )
 returns setof agent.look
 language plpgsql volatile
@@ -341,7 +356,7 @@ begin
     ( select e.id
       from agent.event e
       where e.queue > '' and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id)
-      and (_state is null or agent_private.event_state(e, _now) = _state)
+      and (_state is null or agent_private.event_state(e, _now) = _state and e.id not in (select unnest(_turns)))
       and (_contains is null or e.event @> _contains)
       and (_meta is null or e.meta @> _meta)
       order by e.vt, e.id
@@ -359,7 +374,7 @@ begin
   return query
   select v.*
   from agent.event e
-  cross join lateral agent_private.event_view(e, _now) as v
+  cross join lateral agent_private.event_view(e, _now, e.id = any (_turns)) as v
   where e.id = any (_ids)
   order by e.vt, e.id;
 end

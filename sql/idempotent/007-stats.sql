@@ -38,17 +38,7 @@ begin
   end if;
   return query
   select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.waiting, 0), coalesce(w.leased, 0)
-  , ( select least(_now - min(o.vt), interval '100000 days')
-      from agent_private.list_lanes(n.name) as l
-      cross join lateral
-      ( select e.vt
-        from agent.event e
-        where e.queue = n.name and e.priority = l.priority and e.vt <= _now
-        order by e.vt, e.id
-        limit 1
-      ) as o
-      having count(*) > 0
-    )
+  , agent_private.age_of(w.oldest_ready_at, _now)
   , coalesce(f.done, 0), coalesce(f.failed, 0), coalesce(f.expired, 0)
   , coalesce(w.estimated, false) or coalesce(f.estimated, false)
   , coalesce(p.paused, false)
@@ -161,9 +151,9 @@ begin
 end
 $func$;
 
--- How many events there are in these queues, by state: exactly in the smallest ones, up to _exact events in all, and as an estimate in the others.
+-- How many events there are in these queues, by state, and since when the oldest ready one could have been claimed: exactly in the smallest ones, up to _exact events in all, and as an estimate in the others.
 create or replace function agent_private.count_waiting(_now timestamptz, _names text[], _exact int8 default 100000)
-returns table (queue text, ready int8, scheduled int8, waiting int8, leased int8, estimated boolean)
+returns table (queue text, ready int8, scheduled int8, waiting int8, leased int8, oldest_ready_at timestamptz, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set jit to off
@@ -201,12 +191,14 @@ begin
     left join sample s on s.queue = n.name
   )
   select z.name
-  , case when c.is_whole then c.ready else coalesce(z.ready, c.ready) end
-  , case when c.is_whole then c.scheduled else coalesce(z.scheduled, c.scheduled) end
-  , case when c.is_whole then c.waiting else coalesce(z.waiting, c.waiting) end
+  , case when c.is_whole then c.ready else coalesce(z.ready, c.ready) end + coalesce(t.waiting + t.scheduled, 0)
+  , greatest(case when c.is_whole then c.scheduled else coalesce(z.scheduled, c.scheduled) end - coalesce(t.scheduled, 0), 0)
+  , greatest(case when c.is_whole then c.waiting else coalesce(z.waiting, c.waiting) end - coalesce(t.waiting, 0), 0)
   , case when c.is_whole then c.leased else coalesce(z.leased, c.leased) end
-  , not c.is_whole
+  , least(agent_private.oldest_ready_at(z.name, _now), t.since)
+  , not c.is_whole or not coalesce(t.is_whole, true)
   from sized z
+  left join agent_private.count_next_turns(_names, _now) t on t.queue = z.name
   cross join lateral
   ( select z.is_counted and count(*) <= _exact
     , count(*) filter (where o.state = 'ready')

@@ -105,18 +105,22 @@ declare
 begin
   if agent_private.is_event_table_small() then
     return query
-    select e.queue, count(*) filter (where e.state = 'ready'), count(*) filter (where e.state = 'scheduled')
-    , count(*) filter (where e.state = 'waiting'), count(*) filter (where e.state = 'leased')
-    , min(e.vt) filter (where e.state = 'ready')
-    , false
-    -- offset: the state is computed once
-    from (select e.queue, e.vt, agent_private.event_state(e, _now) as state from agent.event e offset 0) as e
-    group by e.queue;
+    select c.queue, c.ready + coalesce(t.waiting + t.scheduled, 0), greatest(c.scheduled - coalesce(t.scheduled, 0), 0), greatest(c.waiting - coalesce(t.waiting, 0), 0), c.leased
+    , least(c.oldest_ready_at, t.since), not coalesce(t.is_whole, true)
+    from
+    ( select e.queue, count(*) filter (where e.state = 'ready') as ready, count(*) filter (where e.state = 'scheduled') as scheduled
+      , count(*) filter (where e.state = 'waiting') as waiting, count(*) filter (where e.state = 'leased') as leased
+      , min(e.vt) filter (where e.state = 'ready') as oldest_ready_at
+      -- offset: the state is computed once
+      from (select e.queue, e.vt, agent_private.event_state(e, _now) as state from agent.event e offset 0) as e
+      group by e.queue
+    ) as c
+    left join agent_private.count_next_turns(null, _now) t on t.queue = c.queue;
     return;
   end if;
   _names = array(select w.name from agent_private.waiting_queues() as w (name));
   return query
-  select c.queue, c.ready, c.scheduled, c.waiting, c.leased, agent_private.oldest_ready_at(c.queue, _now), c.estimated
+  select c.queue, c.ready, c.scheduled, c.waiting, c.leased, c.oldest_ready_at, c.estimated
   from agent_private.count_waiting(_now, _names) c;
 end
 $func$;
@@ -130,7 +134,13 @@ as $func$
   select pg_relation_size('agent.event') <= 2500 * current_setting('block_size')::int8
 $func$;
 
--- Since when the oldest ready event of a queue has been claimable; null: none is ready.
+-- How long ago something became ready, at most 100,000 days; null for null. Inlined, like agent.receipt.
+create or replace function agent_private.age_of(_since timestamptz, _now timestamptz)
+returns interval
+language sql immutable parallel safe
+return case when _since is not null then least(_now - _since, interval '100000 days') end;
+
+-- Since when the oldest event of a queue that is ready by its row has been claimable; null: none is.
 create or replace function agent_private.oldest_ready_at(_queue text, _now timestamptz)
 returns timestamptz
 language plpgsql volatile
@@ -745,7 +755,7 @@ begin
 
   return query
   select null::text, _all.total, _all.ready, _all.scheduled, _all.waiting, _all.leased
-  , case when _all.oldest_ready_at is not null then least(_now - _all.oldest_ready_at, interval '100000 days') end, _all.is_estimate
+  , agent_private.age_of(_all.oldest_ready_at, _now), _all.is_estimate
   , null::boolean, null::text, _all.done, _all.failed, _all.expired, _all.cancelled, null::interval, null::interval, null::int8[], null::int8[], null::timestamptz, null::text[]
   , _is_live, _bounds.since, _bounds.sampled_at, _recent.through;
 
@@ -784,11 +794,11 @@ begin
     cross join lateral agent_private.bin_percentiles(a.keys, a.bins, a.counts) as p
   )
   , depths as materialized
-  ( select d.queue, d.ready, d.scheduled, d.waiting, d.leased, case when d.oldest_ready_at is not null then least(_now - d.oldest_ready_at, interval '100000 days') end as oldest_ready_age, d.is_estimate
+  ( select d.queue, d.ready, d.scheduled, d.waiting, d.leased, agent_private.age_of(d.oldest_ready_at, _now) as oldest_ready_age, d.is_estimate
     from agent_private.queue_depths(_now) d
     where _is_live and d.queue = any (_names)
     union all
-    select w.queue, w.ready, w.scheduled, w.waiting, w.leased, least(_now - agent_private.oldest_ready_at(w.queue, _now), interval '100000 days'), w.estimated
+    select w.queue, w.ready, w.scheduled, w.waiting, w.leased, agent_private.age_of(w.oldest_ready_at, _now), w.estimated
     from agent_private.count_waiting(_now, _names, 20000) w
     where not _is_live
   )

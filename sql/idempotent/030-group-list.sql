@@ -112,6 +112,12 @@ begin
       where e.queue = _queue and e.group_key = describe_groups.key and e.flow = 4
       limit _max_counted
     ) as e;
+    if waiting + scheduled > 0 and not paused and held_until is null and admitted + leased < coalesce(concurrency, _policy.flow_concurrency, _max_counted) then
+      select admitted + count(*), waiting - count(*) filter (where t.state = 'waiting'), scheduled - count(*) filter (where t.state = 'scheduled')
+      into admitted, waiting, scheduled
+      from agent_private.next_turns(_queue, array[key], _now) t;
+      next_at = case when scheduled > 0 then next_at end;
+    end if;
     _until = null;
     if _policy.flow_paced and admitted = 0 then
       select min(e.vt) into _until

@@ -1,4 +1,4 @@
--- Claims from queues with limits, and inserts into their groups: where events get their turns. See the rules in the script of groups.
+-- Claims from queues with limits, and inserts into their groups: where events get their turns, and which would with the next claim. See the rules in the script of groups.
 
 -- How many more events of a queue may be leased by its limit, _total. To be called with the lock of the row of the policy, which an earlier statement has taken.
 create or replace function agent_private.free_of_total(_queue text, _total int4)
@@ -255,6 +255,225 @@ begin
     _traded = _traded + cardinality(_wanted);
   end loop;
   return _traded;
+end
+$func$;
+
+-- Up to _max_groups groups of a queue that have due wakes, of which it looks at ten times as many, those first that are due for longest. In no other do events wait that could have their turns.
+create or replace function agent_private.woken_groups(_queue text, _now timestamptz, _max_groups int4)
+returns text[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _keys text[] = array
+  ( select w.key
+    from (select w.key from agent_private.group_wake w where w.queue = _queue and w.at <= _now and w.after_key is null order by w.at limit 10 * _max_groups) as w
+    group by w.key
+    limit _max_groups
+  );
+  _after text;
+begin
+  select min(w.after_key) into _after from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.at <= _now and w.after_key is not null;
+  if _after = '' and '' <> all (_keys) then
+    _keys = _keys || _after;
+  end if;
+  while _after is not null and cardinality(_keys) < _max_groups loop -- see wake_all_groups
+    select min(e.group_key) into _after from agent.event e where e.queue = _queue and e.group_key > _after;
+    if _after <> all (_keys) then
+      _keys = _keys || _after;
+    end if;
+  end loop;
+  return _keys;
+end
+$func$;
+
+-- The events in these groups of a queue that the next claim gives their turns, as nobody has looked at the groups since: an event came due or was added, or a slot became free. They are ready: of each group as many as
+-- it has free slots and its rate allows, the first ones of its line, up to a thousand. state is that of the row, waiting or scheduled, and since is from when on the event could have been claimed. Nothing is
+-- locked or changed. Of those that have come due, a thousand of a group are looked at, and the one _id. For what admits them, see admit_events, admit_paced_events and withdraw_turns.
+create or replace function agent_private.next_turns(_queue text, _keys text[], _now timestamptz, _id int8 default null)
+returns table (id int8, since timestamptz, state text)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _max int4 = 1000;
+  _policy agent.queue;
+begin
+  select q.* into _policy from agent.queue q where q.name = _queue and q.flow_version is not null;
+  if not found or _keys = '{}' then
+    return;
+  end if;
+  return query
+  with looked as materialized
+  ( select k.key, k.key <> '' and _policy.flow_order as is_ordered, m.most, r.step, r.burst, g.tat, g.last_claim
+    , ( select count(*)
+        from
+        ( select from agent.event e
+          where e.queue = _queue and e.group_key = k.key and e.flow <= 2 and not agent_private.is_put_off_anew(e, _policy.flow_version, _now)
+          limit coalesce(m.most, 0)
+        ) as e
+      ) as taken
+    , ( select count(*)
+        from
+        ( select from agent.event e
+          where e.queue = _queue and e.group_key = k.key and e.flow between 0 and 1 and not agent_private.is_put_off_anew(e, _policy.flow_version, _now)
+          limit case when _policy.flow_paced then coalesce(r.burst, 1) else 0 end
+        ) as e
+      ) as unclaimed
+    from unnest(_keys) as k (key)
+    left join lateral (select g.* from agent.queue_group g where g.queue = _queue and g.key = k.key limit 1) as g on true
+    cross join lateral
+    ( select case when k.key = '' then null when _policy.flow_order then 1 else coalesce(g.concurrency, _policy.flow_concurrency) end
+    ) as m (most)
+    cross join lateral
+    ( select case when k.key = '' then null when g.rate_limit is null then _policy.flow_rate_period / _policy.flow_rate_limit else g.rate_period / g.rate_limit end
+      , case when k.key = '' then null when g.rate_limit is null then _policy.flow_rate_burst else g.rate_burst end
+      where _policy.flow_paced
+      union all
+      select null, null where not _policy.flow_paced
+    ) as r (step, burst)
+    where not coalesce(g.paused, false) and coalesce(g.held_until <= _now, true)
+    and (select true from agent_private.group_wake w where w.queue = _queue and w.key = k.key and w.hold_until > _now limit 1) is null
+  )
+  , room as materialized
+  ( select l.key, l.is_ordered, l.step, l.burst, l.unclaimed
+    , least(l.most - l.taken, l.burst - l.unclaimed, case when _policy.flow_fair then 1 - l.unclaimed end, _max) as free
+    , case when l.burst is not null then least
+      ( greatest(coalesce(l.tat, '-infinity') + coalesce(c.claims, 0) * l.step, c.latest + c.claims * l.step)
+      , greatest(l.last_claim, c.latest, w.first) + l.burst * l.step -- as another rate holds from its wake on
+      ) end as tat
+    from looked l
+    cross join lateral -- not in tat yet; what was released meanwhile is left out
+    ( select sum(c.claims), max(c.at) from agent_private.group_claim c where c.queue = _queue and c.key = l.key and c.claims > 0
+    ) as c (claims, latest)
+    cross join lateral
+    ( select coalesce(min(w.at), _now) from agent_private.group_wake w where w.queue = _queue and w.key = any (array['', l.key]) and w.at <= _now and l.burst is not null
+    ) as w (first)
+  )
+  , line as
+  ( select r.key, f.id, f.since, f.state, row_number() over (partition by r.key order by f.priority, f.id) as n
+    from room r
+    cross join lateral
+    ( select f.id, f.priority, f.since, f.state
+      from
+      ( ( select e.id, e.priority, e.turn_vt as since, 'waiting' as state
+          from agent.event e
+          where not r.is_ordered and e.queue = _queue and e.group_key = r.key and e.flow = 3
+          order by e.priority, e.id
+          limit r.free
+        )
+        union all
+        select e.id, e.priority, e.turn_vt, 'waiting'
+        from
+        ( ( select w.event_id from agent_private.group_wake w
+            where w.queue = _queue and w.key = r.key and w.at <= _now and w.event_id > 0
+            order by w.at
+            limit _max
+          )
+          union
+          select _id
+        ) as w (id)
+        cross join lateral (select e.* from agent.event e where e.id = w.id limit 1) as e
+        where not r.is_ordered and e.queue = _queue and e.group_key = r.key and e.flow = 4 and e.turn_vt <= _now
+        union all
+        select e.id, e.priority, greatest(e.admitted_at, e.due_at), 'scheduled'
+        from
+        ( select e.* from agent.event e
+          where e.queue = _queue and e.group_key = r.key and e.flow between 0 and 1 and agent_private.is_put_off_anew(e, _policy.flow_version, _now)
+          limit _max
+        ) as e
+        where agent_private.is_put_off(e.flow, e.vt, e.admitted_at, e.nacked_at) and coalesce(e.due_at <= _now, true)
+        union all
+        select e.id, e.priority, e.turn_vt, 'waiting'
+        from (values (case when r.is_ordered then agent_private.first_in_order(_queue, r.key, _policy.flow_on_failed = 'block') end)) as o (id)
+        join agent.event e on e.id = o.id and (e.flow = 3 or e.flow = 4 and e.turn_vt <= _now)
+      ) as f
+      order by f.priority, f.id
+      limit r.free
+    ) as f
+    where r.free > 0
+  )
+  select l.id, greatest(least(l.since, _now), t.turn), l.state
+  from line l
+  join room r on r.key = l.key
+  cross join lateral (values (r.tat + (r.unclaimed + l.n - r.burst) * r.step)) as t (turn)
+  where coalesce(t.turn <= _now, true);
+end
+$func$;
+
+-- Whether an event has a turn for a later time by other limits than those in force, of _version: the next look at its group takes it back, see withdraw_turns. Inlined, like agent.receipt.
+create or replace function agent_private.is_put_off_anew(_event agent.event, _version int8, _now timestamptz)
+returns boolean
+language sql immutable parallel safe
+return _event.flow between 0 and 1 and _event.flow_version is distinct from _version and _event.vt > _now and (_event.attempts = 0 or _event.nacked_at is not null);
+
+-- Whether an event is one of next_turns.
+create or replace function agent_private.has_next_turn(_event agent.event, _now timestamptz)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _event.flow between 3 and 4 or _event.flow between 0 and 1 and _event.vt > _now and (_event.attempts = 0 or _event.nacked_at is not null) then
+    return _event.id in (select t.id from agent_private.next_turns(_event.queue, array[_event.group_key], _now, _event.id) t);
+  end if;
+  return false;
+end
+$func$;
+
+-- The ids of next_turns in these queues (null: all), or of one _group (null: all) of them. It looks at no more groups than count_next_turns.
+create or replace function agent_private.next_turns_of(_names text[], _group text, _now timestamptz)
+returns int8[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return array
+  ( select t.id
+    from agent_private.woken_queues(_names, _now) as w
+    cross join lateral agent_private.next_turns(w.queue, case when _group is null then agent_private.woken_groups(w.queue, _now, w.max_groups) else array[_group] end, _now) as t
+  );
+end
+$func$;
+
+-- The queues, of these (null: all), that have due wakes, and at how many groups of each to look: at about 10,000 in all, and at a thousand of a queue.
+create or replace function agent_private.woken_queues(_names text[], _now timestamptz)
+returns table (queue text, max_groups int4)
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select q.name, greatest(20, least(1000, 10000 / count(*) over ()))::int4
+  from agent.queue q
+  where q.flow_version is not null and (_names is null or q.name = any (_names))
+  and exists (select from agent_private.group_wake w where w.queue = q.name and w.at <= _now)
+$func$;
+
+-- By queue, of these (null: all), how many events are those of next_turns, by the states of their rows, and since when the first of them could have been claimed: no row of a queue that has none. is_whole is
+-- false where more groups have due wakes than were looked at, see woken_queues.
+create or replace function agent_private.count_next_turns(_names text[], _now timestamptz)
+returns table (queue text, waiting int8, scheduled int8, since timestamptz, is_whole boolean)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return query
+  select w.queue, count(*) filter (where t.state = 'waiting'), count(*) filter (where t.state = 'scheduled'), min(t.since)
+  , cardinality(k.keys) < w.max_groups and (select count(*) from (select from agent_private.group_wake o where o.queue = w.queue and o.at <= _now limit 10 * w.max_groups) as o) < 10 * w.max_groups
+  from agent_private.woken_queues(_names, _now) as w
+  cross join lateral (select agent_private.woken_groups(w.queue, _now, w.max_groups)) as k (keys)
+  cross join lateral agent_private.next_turns(w.queue, k.keys, _now) as t
+  group by w.queue, w.max_groups, k.keys;
 end
 $func$;
 

@@ -68,7 +68,7 @@ comment on column agent_private.group_wake.event_id is 'the event that becomes d
 comment on column agent_private.group_wake.after_key is 'of all groups of the queue, those after this one are left';
 comment on column agent_private.group_wake.hold_until is 'the group is held until then: who set it could not lock the group';
 create index group_wake_at on agent_private.group_wake (queue, at);
-create index group_wake_key on agent_private.group_wake (queue, key);
+create index group_wake_key on agent_private.group_wake (queue, key, at);
 -- The holds that nobody has written to their groups yet. Who admits events looks here, too.
 create index group_wake_hold on agent_private.group_wake (queue, key) where hold_until is not null;
 
