@@ -107,6 +107,8 @@ var (
 	ErrLeased error = &errorKind{code: "event_leased", text: "the event is leased"}
 	// ErrEnded: the event has left its queue, and the call is for events that wait.
 	ErrEnded error = &errorKind{code: "event_ended", text: "the event has ended"}
+	// ErrRequeued: a copy of the event is in a queue, or done; Detail names it.
+	ErrRequeued error = &errorKind{code: "event_requeued", text: "the event was requeued"}
 	// ErrCursorLost: the subscription was moved, leased or made anew by somebody else since the cursor was read.
 	ErrCursorLost error = &errorKind{code: "cursor_lost", text: "the cursor is lost"}
 	// ErrWrongDelivery: the call is for subscriptions that are delivered into queues, or for those that are not.

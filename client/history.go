@@ -43,8 +43,8 @@ func (c *Client) ListHistory(ctx context.Context, filter HistoryFilter) iter.Seq
 	return c.events(ctx, "/history", filter, byEventTS)
 }
 
-// Requeue inserts a copy of an event in history into its queue, and returns the id of the copy. Every call inserts another copy, so an
-// uncertain call is not repeated.
+// Requeue inserts a copy of an event in history into its queue, and returns the id of the copy. It fails with [ErrRequeued] as long as a copy of the event is in a
+// queue, and once one is done. An uncertain call is not repeated.
 func (c *Client) Requeue(ctx context.Context, id int64) (copyID int64, err error) {
 	var requeued requeuedEvent
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: historyPath(id)}, &requeued)

@@ -373,6 +373,8 @@ func TestRequeueByIDAndByFilter(t *testing.T) {
 	if count("-q", "many", "--outcome", "cancelled"); counted.Requeued != many {
 		t.Errorf("of %d events %+v are counted", many, counted)
 	}
+	p.cli("requeue", strconv.FormatInt(first, 10)).wantError(1, "its copy, the event ")
+	p.cli("queue", "purge", "a", "-y").want(0)
 	p.cli("requeue", strconv.FormatInt(first, 10)).want(0)
 	p.cli("requeue", "4711").wantError(3, "event 4711")
 	p.cli("requeue").wantError(2, "needs ids, or a filter")

@@ -126,7 +126,7 @@ func (*RequeueCmd) Help() string {
 		`queued requeue -q mail --outcome failed --from 24h --dry-run`,
 		`queued requeue -q mail --outcome failed --from 24h`,
 		`queued requeue -q mail --outcome failed --finished-from 1h`,
-	) + "\nBy filter, events that were requeued before are left out, so the command can be repeated. By id, every call makes another copy."
+	) + "\nBy filter, events that were requeued before are left out, so the command can be repeated. By id, too, an event is requeued again only if its copy has ended, and is not done."
 }
 
 // copied is one requeued event.

@@ -19,7 +19,7 @@ import (
 
 // withoutWithdrawal leaves dead letters alone whose events are acked late.
 var withoutWithdrawal = build{name: "acks that leave dead letters alone", setting: `
-	create or replace function agent_private.withdraw_dead_letters(_ids int8[], _receipts text[], _allowed text[]) returns int8[] language sql as
+	create or replace function agent_private.withdraw_copies(_ids int8[], _receipts text[], _allowed text[]) returns int8[] language sql as
 	$$ select array(select h.dead_lettered_as from agent.event_hist h where h.id = any (_ids) and h.dead_lettered_as is not null) $$`}
 
 // misplacedDeadLetters are violations of the books: each event that ended as failed or expired in the queue mail has one dead letter, waiting or

@@ -148,3 +148,23 @@ func TestExplicitDelayGoesBeforeThatOfThePolicy(t *testing.T) {
 		}
 	}
 }
+
+func TestRequeueingAnEventAgainNamesItsCopy(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.insert(`{}`)
+	e := h.claimOne()
+	h.call("DELETE", fmt.Sprintf("/events/%d?receipt=%s", e.ID, e.Receipt), "").want(204)
+	again := fmt.Sprintf("/history/%d/requeue", e.ID)
+	copied := decode[struct{ ID int64 }](h.call("POST", again, "").want(201)).ID
+	want := fmt.Sprintf("its copy, the event %d, is in a queue, or done", copied)
+	if p := h.call("POST", again, "").wantProblem(problem.EventRequeued); !strings.Contains(p.Detail, want) {
+		t.Errorf("while the copy waits, the problem says %s", p.Detail)
+	}
+	e = h.claimOne()
+	h.call("DELETE", fmt.Sprintf("/events/%d?receipt=%s", e.ID, e.Receipt), "").want(204)
+	if p := h.call("POST", again, "").wantProblem(problem.EventRequeued); !strings.Contains(p.Detail, want) {
+		t.Errorf("when the copy is done, the problem says %s", p.Detail)
+	}
+	h.call("POST", fmt.Sprintf("/history/%d/requeue", copied), "").want(201)
+}

@@ -211,6 +211,7 @@ func provokeSuccesses(h *environment) {
 	}
 	copied := decode[seenEvent](h.call("POST", fmt.Sprintf("/history/%d/requeue", id), "").want(201)).ID
 	h.call("POST", "/history/requeue", `{"outcome":"done"}`).want(200)
+	h.call("POST", fmt.Sprintf("/history/%d/requeue", id), "").wantProblem(problem.EventRequeued)
 	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
 	h.call("POST", "/sweep", "").want(200)
 	h.call("POST", "/cell/events", `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`).want(200)

@@ -2,11 +2,13 @@ package http
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"time"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -155,6 +157,10 @@ type requeueRequest struct {
 func (s *Server) requeue(r *http.Request, req requeueRequest) (reply, error) {
 	queues, _ := allowed(r)
 	id, err := s.svc.Requeue(r.Context(), req.ID, queues)
+	if requeued, ok := errors.AsType[*queue.RequeuedError](err); ok {
+		err = problem.New(problem.EventRequeued, fmt.Sprintf(
+			"The event was requeued before, and its copy, the event %d, is in a queue, or done. To have its work done again, requeue that one once it has ended.", requeued.Copy))
+	}
 	return created(map[string]int64{"id": id}, eventPath(id), false), err
 }
 

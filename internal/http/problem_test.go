@@ -84,6 +84,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
 		"event_leased":           failWith(t, fmt.Errorf("running: %w", queue.ErrLeased)),
 		"event_ended":            failWith(t, fmt.Errorf("running: %w", queue.ErrEnded)),
+		"event_requeued":         failWith(t, fmt.Errorf("requeueing: %w", &queue.RequeuedError{Copy: 7})),
 		"redrive_not_found":      h.try("GET", "/redrives/4711", ""),
 		"redrive_ended":          failWith(t, fmt.Errorf("pausing: %w", queue.ErrRedriveEnded)),
 		"too_many_redrives":      failWith(t, fmt.Errorf("creating: %w", queue.ErrTooManyRedrives)),

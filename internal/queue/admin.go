@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -302,13 +303,18 @@ func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err er
 }
 
 // Requeue copies one event of history back into its queue and returns the copy's id. It fails with ErrNotFound, also for an event of a queue
-// that none of the patterns of queues (nil: all) stands for, and with an *UndeclaredError.
+// that none of the patterns of queues (nil: all) stands for, with a *RequeuedError and with an *UndeclaredError.
 func (s *Service) Requeue(ctx context.Context, id int64, queues []string) (copied int64, err error) {
 	var queue string
 	asked := time.Now()
 	err = s.row(ctx, `select id, queue from agent.requeue_event($1, _notify => false, _queues => $2) where `+s.RequireQueue("queue"), []any{id, queues}, &copied, &queue)
 	if err != nil {
-		return 0, s.noteRefusal(asked, wrap("requeueing an event", err))
+		err = wrap("requeueing an event", err)
+		if pgErr, isAnswer := errors.AsType[*pgconn.PgError](err); isAnswer && errors.Is(err, ErrRequeued) {
+			copied, _ = strconv.ParseInt(pgErr.Detail, 10, 64) // the database has written it
+			return 0, &RequeuedError{Copy: copied}
+		}
+		return 0, s.noteRefusal(asked, err)
 	}
 	s.counters.add(queue, &Counters{Requeued: 1})
 	s.wake(map[string]bool{queue: true})

@@ -93,8 +93,9 @@ func TestOnlyDeclaredQueuesTakeEvents(t *testing.T) {
 func TestOnlyDeclaredQueuesAreRequeuedInto(t *testing.T) {
 	t.Parallel()
 	b := setupDeclared(t)
-	id := b.insert(t, "work", `{}`)[0]
-	if n, err := b.Delete(t.Context(), "work", true, nil); err != nil || n != 1 {
+	ids := b.insert(t, "work", `{}`, `{}`)
+	id := ids[1]
+	if n, err := b.Delete(t.Context(), "work", true, nil); err != nil || n != 2 {
 		t.Fatal(n, err)
 	}
 	_, err := b.Requeue(t.Context(), id, nil)
@@ -105,7 +106,7 @@ func TestOnlyDeclaredQueuesAreRequeuedInto(t *testing.T) {
 		t.Errorf("%d events were requeued", n)
 	}
 	b.declare(t, "work")
-	if r, err := b.RequeueMatching(t.Context(), queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Queue: "work"}}); err != nil || r.Requeued != 1 {
+	if r, err := b.RequeueMatching(t.Context(), queue.RequeueParams{HistoryFilter: queue.HistoryFilter{ID: &ids[0]}}); err != nil || r.Requeued != 1 {
 		t.Error(r, err)
 	}
 	if _, err := b.Requeue(t.Context(), id, nil); err != nil {

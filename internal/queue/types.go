@@ -522,6 +522,7 @@ var (
 	ErrStale           = errors.New("the version is not the one that was asked for")  // a precondition is not met
 	ErrLeased          = errors.New("the event is leased")                            // a call is for events that nobody has a lease on
 	ErrEnded           = errors.New("the event has left its queue")                   // it is in history
+	ErrRequeued        = errors.New("a copy of the event is in a queue, or done")     // the error is a *RequeuedError
 	ErrQueueNotFound   = errors.New("no such queue")                                  // it has neither a policy nor a push nor an event
 	ErrQueueNotEmpty   = errors.New("the queue has events")                           // the error is a *RefusedError
 	ErrQueueInUse      = errors.New("the queue is in use")                            // schedules, sources, subscriptions or other queues name it; the error is a *RefusedError
@@ -559,6 +560,16 @@ func (e *RefusedError) Error() string { return e.Err.Error() + ": " + e.Detail }
 // Unwrap makes errors.Is work.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
+// RequeuedError is why an event is not requeued: Unwrap is ErrRequeued.
+type RequeuedError struct {
+	Copy int64 // what the event, or its copy, was requeued as
+}
+
+func (e *RequeuedError) Error() string { return fmt.Sprintf("%v: %d", ErrRequeued, e.Copy) }
+
+// Unwrap makes errors.Is work.
+func (e *RequeuedError) Unwrap() error { return ErrRequeued }
+
 // UndeclaredError is why a call is refused that names a queue which is not declared: see Config.DeclaredOnly.
 type UndeclaredError = pg.UndeclaredError
 
@@ -569,6 +580,7 @@ var sqlstates = pg.States{
 	"QD004": ErrStale,
 	"QD006": ErrLeased,
 	"QD007": ErrEnded,
+	"QD008": ErrRequeued,
 	"QD060": ErrQueueNotFound,
 	"QD061": ErrQueueNotEmpty,
 	"QD062": ErrQueueInUse,

@@ -11,6 +11,7 @@
 --   QD005  the idempotency key stands for something else
 --   QD006  the event is leased
 --   QD007  the event has left its queue
+--   QD008  a copy of the event is in a queue, or done; the error's detail is its id
 --   QD010  no such schedule
 --   QD011  no such owner
 --   QD012  the schedule has ended

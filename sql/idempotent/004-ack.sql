@@ -4,7 +4,7 @@
 -- Acks events, each on its own: status is done, cancelled (never claimed), not_found or lease_lost. With a receipt, the event must not
 -- have been claimed again since; without one (null) the ack is unconditional.
 --
--- An ack with the receipt of the last claim also turns the outcome of an event that a sweep expired into done, unless its dead letter was claimed or has
+-- An ack with the receipt of the last claim also turns the outcome of an event that a sweep expired into done, unless its dead letter, or what it was requeued as, was claimed or has
 -- ended: that is withdrawn then. An ack repeated with the
 -- receipt that ended the event is done, too; it is marked as repeated, and its result is ignored. Results (null: none) are kept in
 -- history.
@@ -90,13 +90,13 @@ begin
   end if;
 
   -- Events that a sweep has expired. A separate statement, because the one above has waited for the sweep.
-  _withdrawn = agent_private.withdraw_dead_letters(_ids, _receipts, _allowed);
+  _withdrawn = agent_private.withdraw_copies(_ids, _receipts, _allowed);
   return query
   update agent.event_hist h
-  set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result), dead_lettered_as = null
+  set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result), dead_lettered_as = null, requeued_as = null
   from unnest(_ids, _receipts, _results, _allowed) with ordinality as a (id, receipt, result, allowed, ord)
   where h.id = any(_ids) and h.id = a.id and h.outcome = 'expired' and h.attempts > 0
-  and (h.dead_lettered_as is null or h.dead_lettered_as = any (_withdrawn))
+  and coalesce(coalesce(h.requeued_as, h.dead_lettered_as) = any (_withdrawn), true)
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
   and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.receipt_hash)
   returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)], null::timestamptz;

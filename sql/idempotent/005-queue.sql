@@ -504,7 +504,7 @@ end
 $func$;
 
 -- Moves up to _limit events of a queue that are not leased, of _types or (none) of whatever type, into another queue and returns how many. They
--- keep their ids, attempts and options. Those that can be claimed come behind the events of the other queue, and their age begins anew. Waiting claims
+-- keep their ids, attempts and options; an event whose dead letter is moved to where events are worked on counts as requeued as that. Those that can be claimed come behind the events of the other queue, and their age begins anew. Waiting claims
 -- of both queues are woken: where groups need turns, those behind the moved ones may have theirs.
 create or replace function agent.move_events(_from text, _to text, _limit int4 default 1000, _types text[] default null)
 returns int8
@@ -521,6 +521,10 @@ declare
   _policy agent.queue;
   _moved int8;
   _is_ready boolean;
+  _dead int8[]; -- dead letters, the events that they are of, and the bounds of their times
+  _originals int8[];
+  _first timestamptz;
+  _last timestamptz;
 begin
   perform agent_private.check_queue_name(agent_private.unreserved_queue(_from));
   perform agent_private.check_queue_name(agent_private.unreserved_queue(_to));
@@ -541,9 +545,23 @@ begin
     set queue = _to, vt = greatest(e.vt, _now), group_key = coalesce(nullif(e.group_key, ''), agent_private.default_group(e.event, _policy.group_from, _policy.flow_fair))
     from chosen c
     where e.id = c.id
-    returning e.vt, e.flow
+    returning e.id, e.vt, e.flow, e.dead_letter_of, agent_private.bounded_time(e.event_ts) as ts
   )
-  select count(*), coalesce(bool_or(m.vt <= _now or m.flow = 3), false) into _moved, _is_ready from moved m;
+  select count(*), coalesce(bool_or(m.vt <= _now or m.flow = 3), false), array_agg(m.id) filter (where m.dead_letter_of is not null)
+  , array_agg(m.dead_letter_of) filter (where m.dead_letter_of is not null), min(m.ts) filter (where m.dead_letter_of is not null), max(m.ts) filter (where m.dead_letter_of is not null)
+  into _moved, _is_ready, _dead, _originals, _first, _last
+  from moved m;
+  if _dead is not null then
+    perform agent_private.lock_originals(_originals, _first, _last);
+    if exists (select from agent.queue q where q.dead_letter_queue = _to) then -- back again
+      update agent.event_hist h
+      set requeued_as = null
+      from unnest(_originals, _dead) as d (id, dead_letter)
+      where h.id = d.id and h.id = any (_originals) and h.event_ts between _first and _last and h.requeued_as = d.dead_letter;
+    else -- where they are worked on, in the place of the events that they are of
+      perform from agent_private.mark_requeued(_originals, _dead, array_fill(_to, array[cardinality(_dead)]), _first, _last);
+    end if;
+  end if;
   if _is_ready then
     perform agent.notify_queues(array[_to]);
   end if;

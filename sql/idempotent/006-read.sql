@@ -708,7 +708,7 @@ end
 $func$;
 
 -- Requeues one event of history and returns the id of the copy. Raises QD002 if history has no such event, or it is not of the queues that
--- _queues stands for (null: all).
+-- _queues stands for (null: all), and QD008 if a copy of it is in a queue, or done: see agent_private.living_copy.
 create or replace function agent.requeue_event(_id int8, _notify boolean default true, _queues text[] default null)
 returns table (id int8, queue text)
 language plpgsql volatile
@@ -723,13 +723,22 @@ declare
   _copy record;
   _first timestamptz;
   _last timestamptz;
+  _living int8;
 begin
-  -- In history an event stays in its queue, and at its time.
-  select min(h.event_ts), max(h.event_ts) into _first, _last
-  from agent.event_hist h
-  where h.id = _id and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues));
+  -- In history an event stays in its queue, and at its time. Locked, so that of two concurrent calls the second sees the copy of the first.
+  select min(l.event_ts), max(l.event_ts), max(l.requeued_as) into _first, _last, _living
+  from
+  ( select h.event_ts, h.requeued_as
+    from agent.event_hist h
+    where h.id = _id and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues))
+    for update
+  ) as l;
   if _first is null then
     perform agent_private.raise_lease_error(_id, 'not_found');
+  end if;
+  _living = agent_private.living_copy(_living);
+  if _living is not null then
+    raise exception 'event % was requeued: its copy % is in a queue, or done', _id, _living using errcode = 'QD008', detail = _living;
   end if;
   select r.new_id, r.queue into _copy from agent_private.requeue_rows(array[_id], null, _first, _last) r;
   if not found then
@@ -740,6 +749,32 @@ begin
     perform agent.notify_queues(array[_copy.queue]);
   end if;
   return query select _copy.new_id, _copy.queue;
+end
+$func$;
+
+-- The event that is in a queue, or done: a copy of an event of history, or what that was requeued as in its turn, and so on; null if there is none. A copy that is in history no more is none, and nothing is known of
+-- what it was requeued as.
+create or replace function agent_private.living_copy(_copy int8)
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off
+as $func$
+declare
+  _outcome text;
+  _next int8;
+begin
+  while _copy is not null loop
+    perform from agent.event e where e.id = _copy;
+    exit when found;
+    -- A separate statement, so that it sees an event that moved to history since the one above.
+    select h.outcome, h.requeued_as into _outcome, _next from agent.event_hist h where h.id = _copy;
+    exit when _outcome = 'done';
+    _copy = case when _next > _copy then _next end; -- as each copy has a later id: no circle that was written by hand
+  end loop;
+  return _copy;
 end
 $func$;
 
@@ -863,35 +898,38 @@ begin
   select array_agg(c.requeued_from), array_agg(c.id), array_agg(c.queue) into _old, _new, _into from copied c;
 
   return query select m.old_id, m.new_id, m.queue from agent_private.mark_requeued(_old, _new, _into, _first, _last) m;
-  if _to is not null then
-    perform agent_private.mark_originals_requeued(_old, _new, _into, _first, _last);
+  if _to is not null then -- an event is not requeued beside its dead letter
+    select array_agg(h.dead_letter_of), array_agg(n.new_id), array_agg(n.queue) into _old, _new, _into
+    from agent_private.history_rows(_old, _first, _last) h
+    join unnest(_old, _new, _into) as n (old_id, new_id, queue) on n.old_id = h.id
+    where h.dead_letter_of is not null;
+    if _old is not null then
+      perform agent_private.lock_originals(_old, _first, _last);
+      perform from agent_private.mark_requeued(_old, _new, _into, _first, _last);
+    end if;
   end if;
 end
 $func$;
 
--- Marks the events that dead letters are of as requeued when these, _old, were copied into other queues as _new: an event is not requeued beside its dead letter. They have the times of their dead letters.
-create or replace function agent_private.mark_originals_requeued(_old int8[], _new int8[], _queues text[], _first timestamptz, _last timestamptz)
-returns void
+-- Locks the events that dead letters are of, in the order in which requeue_events locks them, and returns those of them that were requeued. They have the times of their dead letters.
+create or replace function agent_private.lock_originals(_ids int8[], _first timestamptz, _last timestamptz)
+returns int8[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the partitions that the times are in
 set jit to off
 as $func$
-declare
-  _originals int8[];
 begin
-  select array_agg(h.dead_letter_of), array_agg(n.new_id), array_agg(n.queue) into _originals, _new, _queues
-  from agent_private.history_rows(_old, _first, _last) h
-  join unnest(_old, _new, _queues) as n (old_id, new_id, queue) on n.old_id = h.id
-  where h.dead_letter_of is not null;
-  if _originals is null then
-    return;
-  end if;
-  perform -- in the order in which requeue_events locks them
-  from agent_private.history_rows(_originals, _first, _last) o
-  join agent.event_hist h on h.id = o.id and h.event_ts = o.event_ts
-  order by h.event_ts, h.id
-  for update of h;
-  perform from agent_private.mark_requeued(_originals, _new, _queues, _first, _last);
+  return
+  ( select coalesce(array_agg(l.id) filter (where l.requeued_as is not null), '{}')
+    from
+    ( select h.id, h.requeued_as
+      from agent.event_hist h
+      where h.id = any (array(select unnest(_ids))) and h.event_ts between _first and _last -- see history_rows
+      order by h.event_ts, h.id
+      for update
+    ) as l
+  );
 end
 $func$;
 

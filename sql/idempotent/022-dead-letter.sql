@@ -109,9 +109,9 @@ as $func$
   where p.value is not null and (p.is_object and jsonb_typeof(p.value) <> 'object' or not agent_private.is_storable_json(p.value, p.name = 'meta'))
 $func$;
 
--- Withdraws the dead letters of events that were expired by a sweep and are acked now, with the receipt of their last claim: those that nobody has claimed
--- go into history as cancelled. Returns their ids. An ack of an event whose dead letter somebody has claimed, or that has ended, comes too late.
-create or replace function agent_private.withdraw_dead_letters(_ids int8[], _receipts text[], _allowed text[])
+-- Withdraws the dead letters and the copies of events that were expired by a sweep and are acked now, with the receipt of their last claim: those that nobody has claimed
+-- go into history as cancelled. Returns their ids. An ack of an event whose dead letter or copy somebody has claimed, or that has ended, comes too late, and withdraws nothing.
+create or replace function agent_private.withdraw_copies(_ids int8[], _receipts text[], _allowed text[])
 returns int8[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -122,19 +122,30 @@ set enable_bitmapscan to off
 as $func$
 declare
   _dead int8[];
+  _copies int8[]; -- beside them, what the events were requeued as
+  _free int8[];
+  _withdrawn int8[];
 begin
-  select array_agg(h.dead_lettered_as) into _dead
+  select array_agg(h.dead_lettered_as), array_agg(h.requeued_as) into _dead, _copies
   from unnest(_ids, _receipts, _allowed) as a (id, receipt, allowed)
   join agent.event_hist h on h.id = any (_ids) and h.id = a.id
-  where h.outcome = 'expired' and h.attempts > 0 and h.dead_lettered_as is not null
+  where h.outcome = 'expired' and h.attempts > 0 and num_nonnulls(h.dead_lettered_as, h.requeued_as) > 0
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
   and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.receipt_hash);
   if _dead is null then -- the usual case
     return '{}';
   end if;
-  _dead = array(select e.id from agent.event e where e.id = any (_dead) and e.attempts = 0 order by e.id for update);
-  perform agent_private.move_to_history(_dead, 'cancelled', 'withdrawn: the event was acked after it had expired');
-  return _dead;
+  _free = array(select e.id from agent.event e where e.id = any (_dead || _copies) and e.attempts = 0 order by e.id for update);
+  _withdrawn = array
+  ( select distinct c.id
+    from unnest(_dead, _copies) as w (dead, copy)
+    cross join lateral unnest(array[w.dead, w.copy]) as c (id)
+    where c.id = any (_free) and (w.copy is null or w.copy = any (_free))
+    and (w.dead is null or w.dead = any (_free) or (select e.requeued_from = w.dead from agent.event e where e.id = w.copy)) -- a dead letter that was redriven is its copy
+    order by c.id
+  );
+  perform agent_private.move_to_history(_withdrawn, 'cancelled', 'withdrawn: the event was acked after it had expired');
+  return _withdrawn;
 end
 $func$;
 

@@ -20,7 +20,8 @@ begin
   if _r.dead_letter_queue is not null then
     return format($sql$
       select h.priority, h.vt as ts, h.id
-      , %s and h.dead_letter_of is not null and agent_private.event_state(h, clock_timestamp()) <> 'leased' as matches
+      , %s and h.dead_letter_of is not null and agent_private.event_state(h, clock_timestamp()) <> 'leased'
+        and not exists (select from agent.event_hist o where o.id = h.dead_letter_of and o.event_ts = agent_private.bounded_time(h.event_ts) and o.requeued_as is not null) as matches
       from agent.event h
       where h.queue = %L%s
       order by h.priority, h.vt, h.id
@@ -121,7 +122,7 @@ end
 $func$;
 
 -- Creates a redrive and returns it. It requeues the events of history that match the filters (see list_history), oldest event_ts first, without those that were
--- requeued before, or, with a _dead_letter_queue, the dead letters that wait there, and only what is there now. Each goes to its own queue or to _to_queue; a
+-- requeued before, or, with a _dead_letter_queue, the dead letters that wait there, without those of events that were requeued themselves, and only what is there now. Each goes to its own queue or to _to_queue; a
 -- dead letter to where it came from, which is 'origin', or to _to_queue, and is in history then as cancelled. _rate is how many a second go. The same _key of the same caller
 -- again returns the redrive that was created first, or raises QD005 if anything else differs. Raises QD068 if 100 redrives of the caller run, are paused or have failed:
 -- see agent_private.caller. Only events of queues that a pattern of _queues stands for go, and only into such
@@ -474,11 +475,13 @@ as $func$
 #variable_conflict use_column
 declare
   _targets text[];
+  _originals int8[];
+  _requeued int8[];
 begin
   if _r.dead_letter_queue is not null then
-    select array_agg(l.id), array_agg(distinct l.target), min(l.ts), max(l.ts) into ids, _targets, first_ts, last_ts
+    select array_agg(l.id), array_agg(l.original), array_agg(l.target), min(l.ts), max(l.ts) into ids, _originals, _targets, first_ts, last_ts
     from
-    ( select e.id, t.target, agent_private.bounded_time(e.event_ts) as ts
+    ( select e.id, e.dead_letter_of as original, t.target, agent_private.bounded_time(e.event_ts) as ts
       from agent.event e
       cross join lateral (select case when _r.to_queue = 'origin' then e.meta -> 'dead_letter' ->> 'queue' else _r.to_queue end) as t (target)
       where e.id = any (_ids) and e.queue = _r.dead_letter_queue and e.dead_letter_of is not null
@@ -487,6 +490,12 @@ begin
       and agent_private.is_valid_event(e.event, t.target, e.type, e.source, null, e.max_attempts, null, e.meta)
       for update of e skip locked
     ) as l;
+    if ids is not null then -- those of events that were requeued themselves stay
+      _requeued = agent_private.lock_originals(_originals, first_ts, last_ts);
+      select array_agg(l.id), array_agg(distinct l.target) into ids, _targets
+      from unnest(ids, _originals, _targets) as l (id, original, target)
+      where l.original <> all (_requeued);
+    end if;
   else
     -- Locked in the order in which requeue_events locks them. Who has requeued one of them meanwhile has made it another.
     select array_agg(l.id), array_agg(distinct l.target) into ids, _targets

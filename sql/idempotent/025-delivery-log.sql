@@ -239,7 +239,8 @@ begin
     limit _limit
   )
   , ended as materialized
-  ( select h.id from agent.event_hist h where h.id = any (array(select p.event_id from page p)) and h.queue = _queue
+  ( select h.id from agent.event_hist h
+    where h.id = any (array(select p.event_id from page p)) and h.queue = _queue and agent_private.living_copy(h.requeued_as) is null
   )
   select p.id, p.at, p.outcome, p.event_id, p.type, p.attempt, p.status, p.ms, p.error, p.body, p.next_at
   , case

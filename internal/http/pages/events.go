@@ -182,7 +182,10 @@ func confirmRequeue(v *visit) (view, error) {
 	}
 	consequence := fmt.Sprintf("This posts a new event into %s, with the payload, type and priority of this one, which workers can claim at once. The record of this one stays in history as %s.", e.Queue, e.Outcome)
 	if e.RequeuedAs != 0 {
-		consequence += fmt.Sprintf(" It was requeued before: the latest copy is the event %d.", e.RequeuedAs)
+		if latest, err := v.api.GetEvent(v.r.Context(), e.RequeuedAs); err == nil && (latest.Outcome == "" || latest.Outcome == client.OutcomeDone) {
+			return view{}, problem(http.StatusConflict, "The event was requeued before", fmt.Sprintf("Its latest copy, the event %d, is %s%s.", latest.ID, latest.State, latest.Outcome))
+		}
+		consequence += fmt.Sprintf(" It was requeued before: its latest copy is the event %d.", e.RequeuedAs)
 	}
 	if e.Outcome == client.OutcomeDone {
 		consequence += " It is done: its work would be done twice."

@@ -202,10 +202,9 @@ func confirmRequeueSelected(v *visit) (view, error) {
 		fields = append(fields, ui.Hidden{Name: "id", Value: strconv.FormatInt(id, 10)})
 	}
 	return view{name: "confirm", title: "Requeue", nav: "history", body: ui.Confirm{
-		Question: "Requeue " + ui.Count(len(ids), "event", "events") + "?",
-		Consequence: "This posts a new event for each of " + ui.EventIDs(ids) + " into the queue that it was in. Their records stay in history. Those that were requeued before are left out: " +
-			"requeue them again from their own pages.",
-		Button: "Requeue", Action: "history/requeue", Back: historyPath(values), Fields: fields,
+		Question:    "Requeue " + ui.Count(len(ids), "event", "events") + "?",
+		Consequence: "This posts a new event for each of " + ui.EventIDs(ids) + " into the queue that it was in. Their records stay in history. Those that were requeued before are left out.",
+		Button:      "Requeue", Action: "history/requeue", Back: historyPath(values), Fields: fields,
 	}}, nil
 }
 

@@ -225,7 +225,7 @@ func sendAgain(v *visit) (string, error) {
 		}
 		e, err := v.api.GetEvent(v.r.Context(), id)
 		if err == nil && answer.Requeued == 0 {
-			err = problem(http.StatusConflict, "The event was sent again before", fmt.Sprintf("Its latest copy is the event %d. Requeue the event %d from its own page to send it once more.", e.RequeuedAs, id))
+			err = problem(http.StatusConflict, "The event was sent again before", fmt.Sprintf("Its latest copy is the event %d. If that one has failed, send it again.", e.RequeuedAs))
 		}
 		return did(next, "push.requeued", strconv.FormatInt(e.RequeuedAs, 10)), err
 	}

@@ -26,6 +26,7 @@ var serviceErrors = []struct {
 	{queue.ErrLeaseLost, LeaseLost, "The receipt is not that of a current lease: the event was claimed again, was given back, or has left its queue. Stop working on it."},
 	{queue.ErrLeased, EventLeased, "A worker has the event under a lease, and ends it by an ack or a nack. Call again when the lease has ended."},
 	{queue.ErrEnded, EventEnded, "The event has left its queue: GET /events/{id} says with which outcome. POST /history/{id}/requeue inserts it again."},
+	{queue.ErrRequeued, EventRequeued, "The event was requeued before, and its copy is in a queue, or done."},
 
 	{queue.ErrStale, PreconditionFailed, "The current version is none of those in If-Match, or If-None-Match is sent and something is set. Get it again, and send its ETag."},
 

@@ -51,6 +51,7 @@ var (
 	LeaseLost            = Type{409, "lease_lost", "Lease lost"}
 	EventLeased          = Type{409, "event_leased", "Event leased"}
 	EventEnded           = Type{409, "event_ended", "Event ended"}
+	EventRequeued        = Type{409, "event_requeued", "Event requeued"}
 	CursorLost           = Type{409, "cursor_lost", "Cursor lost"}
 	WrongDelivery        = Type{409, "wrong_delivery", "Wrong delivery"}
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
