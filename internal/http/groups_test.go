@@ -464,7 +464,7 @@ func TestRetryOfAGroupThatIsDueIsReady(t *testing.T) {
 		for path, wants := range map[string][]string{
 			"/queues/work":                      {fmt.Sprintf(`"ready":%d,"scheduled":0,"waiting":%d,"leased":0`, ready, waiting)},
 			"/queues":                           {fmt.Sprintf(`"ready":%d,"scheduled":0,"waiting":%d,"leased":0`, ready, waiting)},
-			"/statistics/queues":                {fmt.Sprintf(`"ready":%d,"scheduled":0,"waiting":%d,"leased":0`, ready, waiting)},
+			"/stats/queues":                     {fmt.Sprintf(`"ready":%d,"scheduled":0,"waiting":%d,"leased":0`, ready, waiting)},
 			"/events/" + id:                     {`"state":"` + first + `"`},
 			"/events?queue=work&state=" + first: {`"id":` + id + `,`},
 			"/metrics":                          {fmt.Sprintf("\nqueued_events{queue=\"work\",state=\"ready\"} %d\n", ready), fmt.Sprintf("\nqueued_events{queue=\"work\",state=\"waiting\"} %d\n", waiting)},

@@ -114,14 +114,14 @@ func TestEachColumnOfAnEventReachesClaimsHistoryAndListings(t *testing.T) {
 	// Of receipt_hash and claim_token, a claim returns the token, and history keeps the hash. How long its JSON is matters for claims alone,
 	// and when it was due for statistics.
 	ofLimits := []string{"flow", "flow_version", "turn_vt", "admitted_at", "in_total"} // of its queue, which are of no interest once they are kept
-	notShown := append([]string{"due_at", "nacked_at", "past_attempts", "receipt_hash", "claim_token", "text_size"}, ofLimits...)
+	notShown := append([]string{"due_at", "nacked_at", "extended_at", "past_attempts", "receipt_hash", "claim_token", "text_size"}, ofLimits...)
 
 	exec(t, conn, "insert into agent.event ("+strings.Join(columns, ", ")+") overriding system value values ("+strings.Join(values, ", ")+")")
 	inserted := row("select * from agent.event")
 	same("get_event", inserted, row("select * from agent.get_event(17)"), notShown...)
 	same("list_events", inserted, row("select * from agent.list_events()"), notShown...)
 
-	byClaim := append([]string{"attempts", "claimed", "vt", "nacked_at", "worker", "receipt_hash", "claim_token"}, ofLimits...)
+	byClaim := append([]string{"attempts", "claimed", "vt", "nacked_at", "extended_at", "worker", "receipt_hash", "claim_token"}, ofLimits...)
 	same("claim_events", inserted, row("select * from agent.claim_events()"), append(byClaim, "due_at")...)
 	exec(t, conn, "update agent.event set vt = now()")
 	claimed := row("select * from agent.event")
@@ -129,7 +129,7 @@ func TestEachColumnOfAnEventReachesClaimsHistoryAndListings(t *testing.T) {
 
 	leased := row("select * from agent.event")
 	exec(t, conn, "select agent.delete_event(17)")
-	same("agent.event_hist", leased, row("select * from agent.event_hist"), append(ofLimits, "claim_token", "text_size")...)
+	same("agent.event_hist", leased, row("select * from agent.event_hist"), append(ofLimits, "claim_token", "text_size", "extended_at")...)
 	same("get_event of history", leased, row("select * from agent.get_event(17)"), notShown...)
 	same("list_history", leased, row("select * from agent.list_history()"), notShown...)
 

@@ -187,7 +187,7 @@ type Worker struct {
 	OldestEndsAt     *time.Time
 	Ended, Failed    int64 // attempts since Workers.CountedSince; Failed: without success
 	Average, Longest *time.Duration
-	LastSeenAt       time.Time // of its latest claim or end of an attempt
+	LastSeenAt       time.Time // of its latest claim, extension of a lease that it has, or end of an attempt
 }
 
 // Workers are workers: those with most leases first, then those seen last.

@@ -173,6 +173,21 @@ func TestWorkersOfRetriedEventsHaveTheirAttempts(t *testing.T) {
 	}
 }
 
+func TestAWorkerThatExtendsItsLeaseIsSeen(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "a", 2)
+	leases := b.claim(t, queue.ClaimParams{Queue: "a", Limit: 2, Worker: "ada"}, 2)
+	for i, extend := range []string{`select agent.extend_event($1, $2)`, `select agent_service.extend_leases(array[$1::int8], array[$2], array[null::interval])`} {
+		b.exec(t, `update agent.event set claimed = array[now() - interval '4 minutes'], extended_at = extended_at - interval '4 minutes'`)
+		before := workersOf(t, b, queue.WorkersParams{}).Workers[0]
+		b.exec(t, extend, leases[i].ID, leases[i].Receipt)
+		if after := workersOf(t, b, queue.WorkersParams{}).Workers[0]; after.LastSeenAt.Before(now(t, b.sql).Add(-60e9)) || after.OldestClaimedAt.After(after.LastSeenAt.Add(-200e9)) {
+			t.Errorf("%s: the worker was seen at %v, and claimed at %v; before at %v", extend, after.LastSeenAt, after.OldestClaimedAt, before.LastSeenAt)
+		}
+	}
+}
+
 func TestTenThousandWorkersAndQueuesAreCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

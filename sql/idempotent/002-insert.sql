@@ -67,7 +67,8 @@ begin atomic
   , _flow_version
   , null::timestamptz -- turn_vt, which check_event sets
   , null::timestamptz -- admitted_at
-  , null::boolean; -- in_total
+  , null::boolean -- in_total
+  , null::timestamptz; -- extended_at
 end;
 
 -- The row of agent.event that a request asks for, with the options that insert_and_claim_events takes. Its group and its key are those that were found for it. Inlined, too.

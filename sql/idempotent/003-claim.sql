@@ -312,7 +312,7 @@ begin
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
-  , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
+  , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean, null::timestamptz
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end
@@ -341,7 +341,7 @@ begin
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
-  , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean
+  , nullif(t.group_key, ''), null::int2, null::int8, null::timestamptz, null::timestamptz, null::boolean, null::timestamptz
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end

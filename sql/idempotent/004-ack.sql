@@ -96,7 +96,7 @@ begin
   set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result), dead_lettered_as = null, requeued_as = null
   from unnest(_ids, _receipts, _results, _allowed) with ordinality as a (id, receipt, result, allowed, ord)
   where h.id = any(_ids) and h.id = a.id and h.outcome = 'expired' and h.attempts > 0
-  and coalesce(coalesce(h.requeued_as, h.dead_lettered_as) = any (_withdrawn), true)
+  and (num_nonnulls(h.requeued_as, h.dead_lettered_as) = 0 or coalesce(h.requeued_as, h.dead_lettered_as) = any (_withdrawn))
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
   and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.receipt_hash)
   returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)], null::timestamptz;
@@ -371,7 +371,7 @@ begin
   _invisible_for = coalesce
   ( _invisible_for, (select agent_private.bounded_lease(q.invisible_for) from agent.queue q where q.name = _event.queue), interval '10 minutes'
   );
-  update agent.event e set vt = agent_private.add_utc(clock_timestamp(), _invisible_for) where e.id = _id returning e.vt into strict _event.vt;
+  update agent.event e set vt = agent_private.add_utc(clock_timestamp(), _invisible_for), extended_at = clock_timestamp() where e.id = _id returning e.vt into strict _event.vt;
   return _event.vt;
 end
 $func$;
@@ -534,7 +534,7 @@ begin
       ( h.length
       , (select agent_private.bounded_lease(q.invisible_for) from agent.queue q where q.name = e.queue)
       , interval '10 minutes'
-      ))
+      )), extended_at = clock_timestamp()
     from (select l.id, _invisible_for[l.place] from unnest(_held, _places) as l (id, place)) as h (id, length)
     where e.id = any (_held) and e.id = h.id
     returning e.id, e.vt

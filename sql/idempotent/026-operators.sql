@@ -92,7 +92,7 @@ $func$;
 -- first: leases, and delayed events. At most about _max_looked are: the events beyond are left out, and a row without an id says so. Of more than a thousand queues, all
 -- events are looked at, in a sample of the blocks of a large table.
 create or replace function agent_private.running_leases(_queues text[] default null, _max_looked int4 default 50000)
-returns table (id int8, queue text, worker text, attempts int4, claimed_at timestamptz, ends_at timestamptz)
+returns table (id int8, queue text, worker text, attempts int4, claimed_at timestamptz, extended_at timestamptz, ends_at timestamptz)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_custom_plan -- the bounds below are in the plan
@@ -113,11 +113,11 @@ begin
   if _names is null then
     _blocks = pg_relation_size('agent.event') / current_setting('block_size')::int8;
     return query
-    select e.id, e.queue::text, e.worker::text, e.attempts, e.claimed[cardinality(e.claimed)], e.vt
+    select e.id, e.queue::text, e.worker::text, e.attempts, e.claimed[cardinality(e.claimed)], e.extended_at, e.vt
     from agent.event e tablesample system (least(100, 100 * _max_blocks / greatest(_blocks, 1)::float8))
     where e.vt > _now and e.attempts > 0 and e.nacked_at is null and agent_private.is_queue_allowed(e.queue, _queues);
     if _blocks > _max_blocks then
-      return query select null::int8, null::text, null::text, null::int4, null::timestamptz, null::timestamptz;
+      return query select null::int8, null::text, null::text, null::int4, null::timestamptz, null::timestamptz, null::timestamptz;
     end if;
     return;
   end if;
@@ -126,7 +126,7 @@ begin
   select count(*) into _lanes from unnest(_names) as n (name) cross join lateral agent_private.list_lanes(n.name) as l;
   _each = greatest(_max_looked / greatest(_lanes, 1), 100);
   return query
-  select case when k.is_lease then k.id end, k.queue::text, k.worker::text, k.attempts, k.claimed[cardinality(k.claimed)], k.vt
+  select case when k.is_lease then k.id end, k.queue::text, k.worker::text, k.attempts, k.claimed[cardinality(k.claimed)], k.extended_at, k.vt
   from unnest(_names) as n (name)
   cross join lateral agent_private.list_lanes(n.name) as l
   cross join lateral
@@ -185,8 +185,8 @@ $func$;
 
 -- The workers that hold a lease, or have ended an attempt within _lately: the first _limit of them, those with most leases first, then those seen last. worker is empty for claims
 -- without a name. For each: how many leases run, in which queues (up to 100), when the oldest was claimed and when it ends; how many attempts have ended since
--- counted_since, how many of those without success, how long they took on average and at most; and when it was last seen, which is the time of its latest claim or end of
--- an attempt. total is how many workers there are. is_complete is false if there were too many events to look at all of their leases. Only queues that a pattern of
+-- counted_since, how many of those without success, how long they took on average and at most; and when it was last seen, which is the time of its latest claim, extension of a lease that
+-- it has, or end of an attempt. total is how many workers there are. is_complete is false if there were too many events to look at all of their leases. Only queues that a pattern of
 -- _queues stands for count (null: all).
 create or replace function agent.list_workers(_lately interval default interval '1 hour', _limit int4 default 100, _queues text[] default null)
 returns table
@@ -218,7 +218,7 @@ begin
   , worker as
   ( select coalesce(l.worker, '') as name, count(*) as leases, (array_agg(distinct l.queue))[:100] as queues
     , min(l.claimed_at) as oldest_claimed_at, (array_agg(l.ends_at order by l.claimed_at))[1] as oldest_ends_at
-    , 0::int8 as ended, 0::int8 as failed, null::interval as total_time, 0::int8 as timed, null::interval as longest, max(l.claimed_at) as last_seen_at
+    , 0::int8 as ended, 0::int8 as failed, null::interval as total_time, 0::int8 as timed, null::interval as longest, max(greatest(l.claimed_at, l.extended_at)) as last_seen_at
     from lease l
     where l.id is not null
     group by 1
@@ -367,7 +367,7 @@ begin
     left join agent.queue q on q.name = l.queue
     where l.id is not null and l.claimed_at < _now - 10 * least(coalesce(q.invisible_for, interval '10 minutes'), interval '1000 days')
     union all
-    select null, null, null, null, null, null, null where exists (select from lease l where l.id is null)
+    select null, null, null, null, null, null, null, null where exists (select from lease l where l.id is null)
   ) as l
   order by l.claimed_at nulls first, l.id
   limit 101;

@@ -38,6 +38,7 @@ create table agent.event
 , turn_vt timestamptz
 , admitted_at timestamptz
 , in_total boolean
+, extended_at timestamptz
 , constraint event_vt_is_finite check (isfinite(vt))
 )
 -- Each life of an event leaves two dead rows, so at some thousand lives a second the table is due for vacuum whenever
@@ -94,6 +95,7 @@ comment on column agent.event.flow_version is 'the version of its queue''s limit
 comment on column agent.event.turn_vt is 'of one that is not admitted: the vt that it gets with its turn';
 comment on column agent.event.admitted_at is 'when its turn came; null: it had none to wait for';
 comment on column agent.event.in_total is 'its latest claim was counted against the limit of its queue';
+comment on column agent.event.extended_at is 'when a lease on it was extended the last time; null: none was';
 
 -- The claim's path, a lane for each priority: one queue's events in order, those not yet claimable never touched. The predicate always
 -- holds; it is there because only a search that names a queue implies it. Without it, a plan made while the table was nearly empty may
