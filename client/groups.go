@@ -209,10 +209,4 @@ func (c *Client) group(ctx context.Context, req Request) (Group, error) {
 }
 
 // groupPath returns the path of a call about a group, whose name may be any text.
-func groupPath(queue, group string) string {
-	name := escape(group)
-	if group == "." || group == ".." { // which proxies take for steps
-		name = strings.ReplaceAll(group, ".", "%2E")
-	}
-	return queuePath(queue, "/groups/") + name
-}
+func groupPath(queue, group string) string { return queuePath(queue, "/groups/") + escape(group) }

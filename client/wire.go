@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -157,7 +158,12 @@ var largePages = pageSize{1000}
 func historyPath(id int64) string { return "/history/" + strconv.FormatInt(id, 10) + "/requeue" }
 
 // escape escapes a name in a path.
-func escape(name string) string { return url.PathEscape(name) }
+func escape(name string) string {
+	if name == "." || name == ".." { // which proxies take for steps
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
 
 // ifAbsent returns the header of a call about what does not exist yet.
 func ifAbsent() http.Header { return http.Header{"If-None-Match": {"*"}} }

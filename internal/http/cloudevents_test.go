@@ -153,6 +153,7 @@ func TestBadCloudEventIsRefusedWithItsPlace(t *testing.T) {
 	if p := h.with("Content-Type", "application/json").with("ce-id", "1").try("POST", "/cloudevents", `{}`).wantProblem(problem.InvalidCloudEvent); len(p.Errors) != 3 || p.Errors[0].Pointer != "ce-specversion" {
 		t.Errorf("binary mode: %+v", p)
 	}
+	h.with("ce-specversion", "1.0").with("ce-id", "1").with("ce-source", "/s").with("ce-type", "t").with("ce-time", "0001-01-01T00:00:00Z").try("POST", "/cloudevents", "").wantProblem(problem.ValidationFailed)
 	h.with("Content-Type", structured).with("Idempotency-Key", "k").try("POST", "/cloudevents", ce("1", "")).wantProblem(problem.InvalidParameter)
 	h.with("Content-Type", structured).with("Content-Encoding", "gzip").try("POST", "/cloudevents", ce("1", "")).wantProblem(problem.UnsupportedMediaType)
 	for path, media := range map[string]string{"/events": structured, "/events/batch": batched, "/topics/a": structured} {

@@ -136,11 +136,21 @@ type insertBatchRequest struct {
 	Events []batchItem `json:"events" validate:"required,min=1"`
 }
 
+// IsSeparate implements bind.Separator.
+func (req *insertBatchRequest) IsSeparate() bool { return !req.Atomic }
+
 // A batchItem is an insertRequest with everything in the body.
 type batchItem struct {
 	Event json.RawMessage `json:"event" validate:"required"`
 	options
+	elementProblem
 }
+
+// elementProblem is why an element of a batch that is not atomic is refused, before it reaches a service; nil: it is not.
+type elementProblem struct{ problem error }
+
+// Refuse implements bind.Refusable.
+func (r *elementProblem) Refuse(err error) { r.problem = err }
 
 // errBatchKey is the problem with a key for a batch, whose events are deduplicated each on its own.
 var errBatchKey = problem.InField(problem.InvalidParameter, "Idempotency-Key",
@@ -159,7 +169,7 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 		params[i] = req.Events[i].params(req.Events[i].Event)
 	}
 	if !req.Atomic {
-		return s.insertEach(r, params)
+		return s.insertEach(r, req.Events, params)
 	}
 	inserted, err := s.insertTraced(r, true, params)
 	if err != nil {
@@ -214,12 +224,35 @@ func keysRefused(err error, params []queue.InsertParams) error {
 	return err
 }
 
-// insertEach inserts the events of a batch each on its own.
-func (s *Server) insertEach(r *http.Request, params []queue.InsertParams) (reply, error) {
-	sent := s.startInserting(r, true, params)
-	results, err := s.svc.InsertEach(r.Context(), params)
-	sent.end(0, err)
-	return listOf("results", results, insertResultOf), err
+// insertEach inserts the events of a batch each on its own, but those that are refused already.
+func (s *Server) insertEach(r *http.Request, items []batchItem, params []queue.InsertParams) (reply, error) {
+	results := make([]queue.InsertResult, len(items))
+	for i := range items {
+		results[i].Err = items[i].problem
+	}
+	accepted, places := notRefused(params, func(i int) bool { return results[i].Err == nil })
+	if len(accepted) > 0 {
+		sent := s.startInserting(r, true, accepted)
+		inserted, err := s.svc.InsertEach(r.Context(), accepted)
+		sent.end(0, err)
+		if err != nil {
+			return reply{}, err
+		}
+		for i, at := range places {
+			results[at] = inserted[i]
+		}
+	}
+	return listOf("results", results, insertResultOf), nil
+}
+
+// notRefused returns the elements of a batch that isAccepted, with their places.
+func notRefused[T any](all []T, isAccepted func(place int) bool) (accepted []T, places []int) {
+	for i := range all {
+		if isAccepted(i) {
+			accepted, places = append(accepted, all[i]), append(places, i)
+		}
+	}
+	return accepted, places
 }
 
 // An insertResult is what became of one event of a batch that is not atomic.

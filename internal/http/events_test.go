@@ -143,6 +143,65 @@ func TestEventsOfABatchThatIsNotAtomicAreInsertedEachOnItsOwn(t *testing.T) {
 	}
 }
 
+// unstorable are payloads that the database cannot hold, or that are beyond a limit of one event, with the codes of their problems.
+var unstorable = map[string]string{
+	`{"a":"x\u0000"}`:        "unrepresentable",
+	`{"a\u0000":1}`:          "unrepresentable",
+	`{"a":1e1001}`:           "unrepresentable",
+	`{"a":[1,-1e-1001,"b"]}`: "unrepresentable",
+	`{"a":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`:              "too_deep",
+	`{"a":` + strings.Repeat(`{"b":`, 200) + `"\u0000"` + strings.Repeat("}", 201): "too_deep",
+	`{"a":1e900,"b":1e900,"c":"\u0000","d":{"e":["f"]}}`:                           "unrepresentable",
+}
+
+// apart is a batch of elements with the payloads in unstorable between others, and the codes of its elements; empty: taken.
+func apart(element func(payload string) string) (batch string, codes []string) {
+	var all []string
+	for payload, code := range unstorable {
+		all = append(all, element(`{"good":"\u00e9"}`), element(payload))
+		codes = append(codes, "", code)
+	}
+	return `{"events":[` + strings.Join(append(all, element("{}")), ",") + `]}`, append(codes, "")
+}
+
+func TestEventThatCannotBeStoredIsRefusedAlone(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	batch, codes := apart(func(payload string) string { return `{"event":` + payload + `,"queue":"b"}` })
+	type result struct {
+		Status       int
+		Queue        string
+		Code, Detail string
+	}
+	post := func(batch string) []result {
+		t.Helper()
+		return decode[struct{ Results []result }](h.try("POST", "/events/batch?atomic=false", batch).want(200)).Results
+	}
+	results := post(batch)
+	for i, code := range codes {
+		switch r := results[i]; {
+		case code == "" && (r.Status != 201 || r.Queue != "b"):
+			t.Errorf("event %d: %+v, want it inserted", i, r)
+		case code != "" && (r.Code != code || r.Status < 400 || !strings.Contains(r.Detail, fmt.Sprintf("#/events/%d/event", i))):
+			t.Errorf("event %d: %+v, want %s", i, r, code)
+		}
+	}
+	if n := h.count("select count(*) from agent.event where queue = 'b'"); n != len(unstorable)+1 {
+		t.Errorf("%d events were stored, want %d", n, len(unstorable)+1)
+	}
+	for _, refused := range []string{`{"event":{},"type":"a\u0000"}`, `{"meta":{"a":1e1001},"event":{}}`} {
+		if got := post(`{"events":[{"event":{}},` + refused + `]}`); got[0].Status != 201 || got[1].Code != "unrepresentable" {
+			t.Errorf("%s: %+v", refused, got)
+		}
+	}
+	if got := post(`{"events":[{"event":{"a":"\u0000"}}]}`); len(got) != 1 || got[0].Code != "unrepresentable" {
+		t.Errorf("a batch of such an event alone: %+v", got)
+	}
+	h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":{"a":1e1001}}]}`).wantProblem(problem.Unrepresentable)
+	h.try("POST", "/events/batch?atomic=false", `{"events":[{"event":{"a":"\u0000"},"queue":"a b"}]}`).wantProblem(problem.ValidationFailed)
+	h.try("POST", "/events/batch?atomic=false", `{"events":[{"event":{"a":"\u0000"},}]}`).wantProblem(problem.InvalidJSON)
+}
+
 func TestClaimLeasesTheOldestEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

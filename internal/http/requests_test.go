@@ -204,6 +204,7 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 		"unknown order":     {`{"order":"lifo"}`, "#/order must be one of fifo, random"},
 		"empty queue":       {`{"queue":""}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"long queue":        {`{"queue":"` + strings.Repeat("q", 129) + `"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
+		"queue of a step":   {`{"queue":".."}`, "#/queue must not be . or .., which are steps of a path"},
 		"queue with a line": {`{"queue":"a\n"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"unknown":           {`{"lease":"1m","Limit":1}`, "#/lease unknown field; expected one of queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker, acks\n#/Limit unknown field; expected one of queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker, acks"},
 		"types no list":     {`{"types":"a"}`, `#/types must be an array, not "a"`},

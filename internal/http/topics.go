@@ -82,7 +82,11 @@ type publication struct {
 	IdempotencyKey string            `json:"idempotency_key" validate:"min=1,max=255"`
 	Subscription   string            `json:"subscription" validate:"queue" restrict:"subscription,publish"`
 	OnDuplicate    queue.OnDuplicate // not to be chosen here
+	elementProblem
 }
+
+// IsSeparate implements bind.Separator.
+func (req *publishBatchRequest) IsSeparate() bool { return !req.Atomic }
 
 // errPublishKey is the problem with one idempotency key for many publications.
 var errPublishKey = problem.InField(problem.InvalidParameter, "Idempotency-Key",
@@ -102,7 +106,7 @@ func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, 
 		return topic.Publication{Topic: p.Topic, Event: p.Event, Meta: p.Meta, Key: p.Key, IdempotencyKey: p.IdempotencyKey, Subscription: p.Subscription}
 	})
 	if !req.Atomic {
-		return s.publishEach(r, publications)
+		return s.publishEach(r, req.Events, publications)
 	}
 	published, err := s.publishTraced(r, true, publications)
 	if err != nil {
@@ -111,13 +115,23 @@ func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, 
 	return batchOf("positions", published, func(p topic.Published) (int64, bool) { return p.Position, p.Deduplicated }), nil
 }
 
-// publishEach publishes the events of a batch each on its own.
-func (s *Server) publishEach(r *http.Request, publications []topic.Publication) (reply, error) {
-	sent := s.startPublishing(r, true, publications)
-	results, err := s.topics.PublishEach(r.Context(), publications)
-	sent.end(0, err)
-	if err != nil {
-		return reply{}, err
+// publishEach publishes the events of a batch each on its own, but those that are refused already.
+func (s *Server) publishEach(r *http.Request, items []publication, publications []topic.Publication) (reply, error) {
+	results := make([]topic.PublishResult, len(items))
+	for i := range items {
+		results[i].Err = items[i].problem
+	}
+	accepted, places := notRefused(publications, func(i int) bool { return results[i].Err == nil })
+	if len(accepted) > 0 {
+		sent := s.startPublishing(r, true, accepted)
+		published, err := s.topics.PublishEach(r.Context(), accepted)
+		sent.end(0, err)
+		if err != nil {
+			return reply{}, err
+		}
+		for i, at := range places {
+			results[at] = published[i]
+		}
 	}
 	of := make([]publishResult, len(results))
 	for i := range results {

@@ -393,4 +393,12 @@ func TestPublicationsThatAreNotAtomicAreEachPublishedAlone(t *testing.T) {
 	if n := h.count("select count(*) from agent.log"); n != 18 {
 		t.Errorf("there are %d events in the log, want 18", n)
 	}
+
+	batch, codes := apart(func(payload string) string { return `{"topic":"a.b","event":` + payload + `}` })
+	results = decode[struct{ Results []result }](h.try("POST", "/publish?atomic=false", batch).want(200)).Results
+	for i, code := range codes {
+		if r := results[i]; r.Code != code || (code == "") != (r.Status == 201) || r.Topic != map[bool]string{true: "a.b"}[code == ""] {
+			t.Errorf("event %d that cannot be stored, or beside one: %+v, want %q", i, r, code)
+		}
+	}
 }

@@ -160,13 +160,13 @@ begin
 end
 $func$;
 
--- Whether a queue may have this name. A regular expression without a repetition takes a tenth of a microsecond; one with a bounded repetition took eighty times as long, and
+-- Whether a queue may have this name. Browsers take . and .. for steps of a path. A regular expression without a repetition takes a tenth of a microsecond; one with a bounded repetition took eighty times as long, and
 -- translate() up to forty, as it looks for each character in the list of all.
 create or replace function agent_private.is_queue_name(_queue text)
 returns boolean
 language sql immutable parallel safe
 return octet_length(_queue) between 1 and 128
-  and _queue collate "C" !~ '[^-A-Za-z0-9._:]';
+  and _queue collate "C" !~ '[^-A-Za-z0-9._:]' and _queue <> '.' and _queue <> '..';
 
 -- Raises QD003 for a name that no queue may have.
 create or replace function agent_private.check_queue_name(_queue text)
@@ -176,7 +176,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   if agent_private.is_queue_name(_queue) is not true then
-    perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+    perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, but not . or ..');
   end if;
 end
 $func$;
@@ -403,7 +403,7 @@ begin
   elsif agent_private.new_json_size(_event) is null then
     perform agent_private.raise_invalid('event', agent_private.json_fault());
   elsif agent_private.is_queue_name(_queue) is not true then
-    perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+    perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, but not . or ..');
   elsif length(_type) not between 1 and 255 then
     perform agent_private.raise_invalid('type', 'must be 1 to 255 characters');
   elsif length(_source) not between 1 and 255 then
@@ -441,6 +441,7 @@ begin
       and pg_catalog.octet_length(new.queue) operator(pg_catalog.<=) 128
       and pg_catalog.octet_length(new.queue) operator(pg_catalog.>) 0
       and new.queue operator(pg_catalog.!~) '[^-A-Za-z0-9._:]' -- see agent_private.is_queue_name
+      and new.queue operator(pg_catalog.<>) '.' and new.queue operator(pg_catalog.<>) '..'
       and (new.type is null or new.type operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.type) operator(pg_catalog.<=) 255)
       and (new.source is null or new.source operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.source) operator(pg_catalog.<=) 255)
       and (new.key is null or new.key operator(pg_catalog.<>) '' and pg_catalog.octet_length(new.key) operator(pg_catalog.<=) 255)

@@ -95,7 +95,7 @@ begin
   elsif _row.history_retention < (select m.retention from agent.minimum_retention m) then
     perform agent_private.raise_invalid('history_retention', 'must not be shorter than the minimum that the owner of the database has set');
   elsif _dead_letter is not null and agent_private.is_queue_name(_row.dead_letter_queue) is not true then
-    perform agent_private.raise_invalid('dead_letter/queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+    perform agent_private.raise_invalid('dead_letter/queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, but not . or ..');
   elsif starts_with(_row.dead_letter_queue, 'queued.') then
     perform agent_private.raise_invalid('dead_letter/queue', 'must not begin with "queued.", which is reserved for the service''s own queues');
   elsif _row.delay < interval '0' or _row.delay > interval '3650 days' then

@@ -667,7 +667,7 @@ return case
   when length((_publication).key) not between 1 and 255 then 'key: must be 1 to 255 characters'
   when jsonb_typeof((_publication).meta) <> 'object' then 'meta: must be a JSON object'
   when length((_publication).idempotency_key) not between 1 and 255 then 'idempotency_key: must be 1 to 255 characters'
-  when agent_private.is_queue_name((_publication).subscription) is false then 'subscription: must be 1 to 128 of A-Z a-z 0-9 . _ : -'
+  when agent_private.is_queue_name((_publication).subscription) is false then 'subscription: must be 1 to 128 of A-Z a-z 0-9 . _ : -, but not . or ..'
   when not isfinite((_publication).at) then 'at: must be finite'
 end;
 

@@ -35,7 +35,7 @@ declare
   _changed_meaning int8;
 begin
   if agent_private.is_queue_name(_name) is not true then
-    perform agent_private.raise_invalid('name', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+    perform agent_private.raise_invalid('name', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, but not . or ..');
   elsif coalesce(_max_waiting, 0) < 1 then
     perform agent_private.raise_invalid('max_waiting', 'must be at least 1');
   elsif not coalesce(_expires_after between interval '1 second' and interval '3650 days', true) then
@@ -47,7 +47,7 @@ begin
     _deliver_priority = 0;
     _deliver_group_from = null;
   elsif agent_private.is_queue_name(_deliver_queue) is not true or starts_with(_deliver_queue, 'queued.') then
-    perform agent_private.raise_invalid('deliver/queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, and not begin with "queued."');
+    perform agent_private.raise_invalid('deliver/queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, but not . or .., and not begin with "queued."');
   elsif length(_deliver_type) not between 1 and 255 then
     perform agent_private.raise_invalid('deliver/type', 'must be 1 to 255 characters');
   elsif _deliver_priority is null then

@@ -259,8 +259,8 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if coalesce(_source.name !~ '^[A-Za-z0-9._:-]{1,128}$', true) then
-    perform agent_private.raise_invalid('name', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+  if agent_private.is_queue_name(_source.name) is not true then -- the same rule
+    perform agent_private.raise_invalid('name', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, but not . or ..');
   elsif coalesce(_source.kind not in ('slack', 'github', 'stripe', 'standard', 'hmac', 'token', 'basic', 'cloudevents'), true) then
     perform agent_private.raise_invalid('kind', 'must be one of slack, github, stripe, standard, hmac, token, basic, cloudevents');
   elsif num_nonnulls(_source.queue, _source.topic) <> 1 then

@@ -188,7 +188,7 @@ begin
   if starts_with(_to_queue, 'queued.') then
     perform agent_private.raise_invalid('to', 'must not begin with "queued.", which is reserved for the service''s own queues');
   elsif not agent_private.is_queue_name(_to_queue) then
-    perform agent_private.raise_invalid('to', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+    perform agent_private.raise_invalid('to', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, but not . or ..');
   end if;
 
   _r.created_at = clock_timestamp();

@@ -99,6 +99,13 @@ type Checker interface {
 	Check(report func(field, detail string))
 }
 
+// A Separator is a request that takes the elements of a list each on its own. If IsSeparate, what the database cannot hold, or is beyond a limit of one
+// element, refuses that element alone, which is a Refusable then.
+type Separator interface{ IsSeparate() bool }
+
+// A Refusable is an element of a list that can be refused by itself, with a *problem.Problem. Its fields are set as far as they are valid.
+type Refusable interface{ Refuse(err error) }
+
 // New returns the Binding of Req. It panics on a default that is not valid.
 func New[Req any](lim Limits) *Binding {
 	if lim.Bodies == nil {

@@ -29,11 +29,18 @@ type decoder struct {
 	spare int64 // bytes by which the numbers of text may still grow in the database
 	bad   problem.Fields
 	err   error
+
+	isSeparate bool  // the elements of lists are refused each on its own
+	inElement  bool  // one of them is being read
+	refusal    error // why it is refused; nil: it is not
 }
 
 // decode sets v, the place of f, to text, which must be one JSON value.
 func decode(text []byte, v reflect.Value, f *Field, lim Limits) error {
 	d := decoder{Limits: lim, text: text, field: f, into: v, spare: lim.Body - int64(len(text))}
+	if s, ok := v.Addr().Interface().(Separator); ok {
+		d.isSeparate = s.IsSeparate()
+	}
 	if err := json.Unmarshal(text, &d); err != nil {
 		return d.problemOf(err)
 	}
@@ -90,9 +97,9 @@ func (d *decoder) value(v reflect.Value, f *Field) {
 	case kind == '[':
 		d.list(allocate(v), f)
 	case kind == '"':
-		text := d.next().String()
-		d.checkNUL(text)
-		d.reject(f.set(v, text, Quote))
+		if text := d.next().String(); !d.hasNUL(text) {
+			d.reject(f.set(v, text, Quote))
+		}
 	default:
 		d.reject(f.set(v, d.next().String(), clip))
 	}
@@ -143,10 +150,26 @@ func (d *decoder) list(v reflect.Value, f *Field) {
 		}
 		v.Grow(1)
 		v.SetLen(n + 1)
-		d.value(v.Index(n), f.Element)
+		d.element(v.Index(n), f.Element)
 	}
 	d.next()
 	d.reject(f.violation(v))
+}
+
+// element reads the next value into v, an element of a list.
+func (d *decoder) element(v reflect.Value, f *Field) {
+	refusable, ok := v.Addr().Interface().(Refusable)
+	if !ok || !d.isSeparate {
+		d.value(v, f)
+		return
+	}
+	spare := d.spare
+	d.inElement = true
+	d.value(v, f)
+	if d.inElement = false; d.refusal != nil {
+		refusable.Refuse(d.refusal)
+		d.refusal, d.spare = nil, spare
+	}
 }
 
 // CheckObject returns the problem with a JSON object that came in as something else than a body, and that jsonb cannot hold as it is, or that is beyond the
@@ -168,7 +191,7 @@ func (d *decoder) payload(v reflect.Value, f *Field) {
 			// Valid JSON has no U+0000 that is not escaped, and few strings have an escape.
 			if raw := d.raw(); bytes.IndexByte(raw, '\\') >= 0 && bytes.Contains(raw, []byte(`\u0000`)) {
 				text, _ := jsontext.AppendUnquote(nil, raw)
-				d.checkNUL(string(text))
+				d.hasNUL(string(text))
 			}
 		case '0':
 			d.checkNumber(d.raw())
@@ -231,17 +254,24 @@ func (d *decoder) reject(detail string) {
 	}
 }
 
-// fail ends the decoding with a problem with the value read last.
+// fail ends the decoding with a problem with the value read last, or refuses the element that has it.
 func (d *decoder) fail(t problem.Type, detail string) {
-	if d.err == nil {
+	switch {
+	case d.err != nil || d.refusal != nil:
+	case d.inElement:
+		d.refusal = problem.InField(t, d.pointer(), detail)
+	default:
 		d.err = problem.InField(t, d.pointer(), detail)
 	}
 }
 
-func (d *decoder) checkNUL(text string) {
-	if strings.Contains(text, "\x00") {
+// hasNUL reports whether text has a character that PostgreSQL cannot store, which fails then.
+func (d *decoder) hasNUL(text string) bool {
+	has := strings.Contains(text, "\x00")
+	if has {
 		d.fail(problem.Unrepresentable, `contains \u0000, which PostgreSQL cannot store`)
 	}
+	return has
 }
 
 // pointer says where the value or name is that was read last.

@@ -115,7 +115,7 @@ var validate = func() *validator.Validate {
 					return false
 				}
 			}
-			return name != "" && len(name) <= 128
+			return name != "" && len(name) <= 128 && !isStep(name)
 		}
 		if err := v.RegisterValidation(rule, isName); err != nil {
 			panic(err)
@@ -136,6 +136,9 @@ var validate = func() *validator.Validate {
 	}
 	return v
 }()
+
+// isStep reports whether browsers and proxies take a name for a step of a path.
+func isStep(name string) bool { return name == "." || name == ".." }
 
 // IsTopic reports whether name can be published to: the words of letters, digits and _ : - that dots separate, but none that begins with queued.
 func IsTopic(name string) bool {
@@ -160,6 +163,8 @@ func (f *Field) violation(v reflect.Value) string {
 	e := broken[0]
 	tag, limit, isText := e.Tag(), e.Param(), e.Kind() == reflect.String
 	switch {
+	case names[tag] != "" && isStep(reflect.Indirect(v).String()):
+		return "must not be . or .., which are steps of a path"
 	case names[tag] != "":
 		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(names[tag], ""), " ")
 	case tag == "unreserved" || tag == "claimable":
