@@ -534,10 +534,10 @@ func TestRedrivesOfCallersTakeTurns(t *testing.T) {
 		of     map[string]int
 		want   string
 	}{
-		"redrives of one step":    {10, map[string]int{"a": 50, "b": 3}, "a b a b a b a a"},
+		"redrives of one step":    {9, map[string]int{"a": 50, "b": 3}, "a b a b a b a a"},
 		"redrives of many steps":  {12000, map[string]int{"a": 3, "b": 1}, "a b a b a b"},
 		"three callers":           {12000, map[string]int{"a": 2, "b": 1, "c": 2}, "a b c a b c"},
-		"redrives of one another": {10, map[string]int{"a": 2}, "a a "},
+		"redrives of one another": {9, map[string]int{"a": 2}, "a a "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -559,6 +559,48 @@ func TestRedrivesOfCallersTakeTurns(t *testing.T) {
 				t.Errorf("the steps were of %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+func TestRedrivesWaitForNoTransactionThatCreatesOne(t *testing.T) {
+	t.Parallel()
+	b := setupHistory(t, 1, nil)
+	b.exec(t, `select agent.create_redrive('a', _rate => i) from generate_series(1, 2) i`)
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `select agent.create_redrive('a')`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.prune_redrives()`); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(t, `set lock_timeout to '1 s'`)
+	if got := b.redriveSteps(t, 2); slices.Contains(got, "") {
+		t.Errorf("the steps were of %q", got)
+	}
+}
+
+func TestTurnsOfRedrivesOutliveAClockThatIsSetBack(t *testing.T) {
+	t.Parallel()
+	b := setupHistory(t, 12000, nil)
+	for _, key := range []string{"a", "b"} {
+		if _, _, err := b.CreateRedrive(as(t, key), queue.RedriveParams{HistoryFilter: queue.HistoryFilter{Type: "none"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.redriveSteps(t, 1)
+	b.exec(t, `update agent_private.redrive_turn set at = at + interval '1 hour'`)
+	b.exec(t, `insert into agent_private.redrive_turn values ('gone', now() - interval '2 hours')`)
+	if got, want := b.redriveSteps(t, 4), []string{"key:b", "key:a", "key:b", "key:a"}; !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("the steps were of %q, want %q", got, want)
+	}
+	for !slices.Contains(b.redriveSteps(t, 1), "") {
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent_private.redrive_turn`); n != 2 {
+		t.Errorf("there are %d turns, want those of two callers", n)
 	}
 }
 

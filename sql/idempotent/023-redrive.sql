@@ -259,7 +259,7 @@ begin
   , next_at = clock_timestamp() -- the time that counting took is not made good for
   where r.id = _made.id
   returning r.* into strict _made;
-  insert into agent_private.redrive_turn (caller) values (_r.caller) on conflict (caller) do update set caller = excluded.caller; -- locks it
+  perform pg_advisory_xact_lock(31321898691468544 + (hashtextextended(_r.caller, 0) & 511)); -- a separate statement: the next one sees what others have created
   if (select count(*) from agent.redrive r where r.caller = _r.caller and r.state in ('running', 'paused', 'failed')) > _max_unfinished then
     raise exception '% redrives of % run, are paused or have failed', _max_unfinished, _r.caller using errcode = 'QD068';
   end if;
@@ -390,7 +390,7 @@ as $func$
   select * from agent_private.change_redrive(_id, 'cancelled', array['running', 'paused', 'failed'], 'redrive.cancel', _queues)
 $func$;
 
--- Deletes up to _limit redrives that ended 30 days ago or earlier, and returns how many. Forgets the turns of callers that have none to go on with.
+-- Deletes up to _limit redrives that ended 30 days ago or earlier, and returns how many.
 create or replace function agent.prune_redrives(_limit int4 default 1000)
 returns int8
 language plpgsql volatile
@@ -407,9 +407,6 @@ begin
   ( select o.id from agent.redrive o where o.finished_at < clock_timestamp() - interval '30 days' order by o.finished_at limit _limit for update skip locked
   );
   get diagnostics _n = row_count;
-  delete from agent_private.redrive_turn t
-  where t.at < clock_timestamp() - interval '1 hour'
-  and not exists (select from agent.redrive r where r.caller = t.caller and r.state in ('running', 'paused', 'failed'));
   return _n;
 end
 $func$;
@@ -578,7 +575,7 @@ as $func$
 #variable_conflict use_column
 declare
   _lease interval = interval '2 seconds'; -- as long as a redrive stands still when its process dies
-  -- No step is due, and no lease ends, later than this, unless the clock was set back.
+  -- No step is due or was made, and no lease ends, later than this, unless the clock was set back.
   _latest interval = interval '3 minutes';
   _now timestamptz = clock_timestamp();
   _r agent.redrive;
@@ -593,7 +590,7 @@ begin
   where r.state = 'running'
   and (r.leased_by is null or r.leased_by = _process or r.leased_until not between _now and _now + _latest)
   and r.next_at not between _now and _now + _latest
-  order by t.at nulls first, r.next_at, r.id
+  order by case when t.at < _now + _latest then t.at end nulls first, r.next_at, r.id
   limit 1
   for update of r skip locked;
   if found then
@@ -639,7 +636,11 @@ begin
     , next_at = _r.next_at, leased_by = _process, leased_until = greatest(_r.next_at, _now) + _lease
     , updated_at = _now, finished_at = case when _r.state <> 'running' then _now end
     where r.id = _r.id;
+    -- Only steps lock these rows, so that no transaction of a caller holds them up.
     insert into agent_private.redrive_turn as t (caller, at) values (_r.caller, _now) on conflict (caller) do update set at = excluded.at;
+    if _r.state <> 'running' then
+      delete from agent_private.redrive_turn t where t.ctid in (select o.ctid from agent_private.redrive_turn o where o.at < _now - interval '1 hour' for update skip locked);
+    end if;
     id = _r.id;
     state = _r.state;
     reason = _r.reason;

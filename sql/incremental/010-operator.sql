@@ -83,10 +83,9 @@ create unique index redrive_idempotency_key on agent.redrive (caller, idempotenc
 
 create table agent_private.redrive_turn
 ( caller text collate "C" primary key
-, at timestamptz not null default '-infinity'
+, at timestamptz not null
 ) with (fillfactor = 50);
-comment on table agent_private.redrive_turn is
-  'when a redrive of each caller had its latest step; who creates a redrive locks the row of its caller';
+comment on table agent_private.redrive_turn is 'when a redrive of each caller had its latest step, within the last hour at least';
 
 create table agent.queue_sampling
 ( at timestamptz primary key
