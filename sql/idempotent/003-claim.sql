@@ -27,6 +27,8 @@
 -- claims of the next seconds: all begin with that lane, unless there is one before it, and those at random with that vt. These look below if they come up short. An event that appears below is drawn
 -- after the next look, a second later, or twenty times as long as the look took.
 --
+-- The time of a claim is that of the statement that has found it, not that of the call: the event whose end let it be claimed may have ended since the call began, and claimed is not before finished_at of that.
+--
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
 -- the claim, and slot. Of a queue with limits no more is claimed than they allow, see agent_private.begin_limited_claim. It does not return the row type, because a caller would take each column out of it separately.
 --
@@ -232,8 +234,8 @@ begin
       return query
       update agent.event e
       set attempts = e.attempts + 1
-        , claimed = agent_private.append_claim(e.claimed, _now)
-        , vt = agent_private.add_utc(_now, _invisible_for)
+        , claimed = agent_private.append_claim(e.claimed, chosen.at)
+        , vt = agent_private.add_utc(chosen.at, _invisible_for)
         , nacked_at = null
         , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
         , worker = _workers[_slot + chosen.n]
@@ -242,7 +244,7 @@ begin
         , in_total = case when _total is not null then true end
         , flow = case when _is_paced and e.group_key is not null then 2 else e.flow end
       from
-      ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+      ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes, (select clock_timestamp())
         from
         ( select e.ctid, e.vt, e.text_size
           from agent.event e
@@ -257,7 +259,7 @@ begin
           for update skip locked
         ) as l (place, vt, size)
         window w as (rows unbounded preceding)
-      ) as chosen (place, vt, n, uuid, is_within)
+      ) as chosen (place, vt, n, uuid, is_within, at)
       where e.ctid = chosen.place
       returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
       , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
@@ -513,8 +515,8 @@ begin
         return query
         update agent.event e
         set attempts = e.attempts + 1
-          , claimed = agent_private.append_claim(e.claimed, _now)
-          , vt = agent_private.add_utc(_now, _invisible_for)
+          , claimed = agent_private.append_claim(e.claimed, chosen.at)
+          , vt = agent_private.add_utc(chosen.at, _invisible_for)
           , nacked_at = null
           , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
           , worker = _workers[_slot + chosen.n]
@@ -523,7 +525,7 @@ begin
           , in_total = case when _is_counted then true end
           , flow = case when _is_paced and e.group_key is not null then 2 else e.flow end
         from
-        ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+        ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes, (select clock_timestamp())
           from unnest(_scanned_types, _bottoms) as k (type, bottom)
           cross join lateral
           ( select e.ctid, e.vt, e.id, e.text_size
@@ -542,7 +544,7 @@ begin
           window w as (order by l.vt, l.id rows unbounded preceding)
           order by l.vt, l.id
           limit _limit
-        ) as chosen (place, vt, n, uuid, is_within)
+        ) as chosen (place, vt, n, uuid, is_within, at)
         where e.ctid = chosen.place
         returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
         , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
@@ -625,8 +627,8 @@ begin
   return query
   update agent.event e
   set attempts = e.attempts + 1
-    , claimed = agent_private.append_claim(e.claimed, _now)
-    , vt = agent_private.add_utc(_now, _invisible_for)
+    , claimed = agent_private.append_claim(e.claimed, chosen.at)
+    , vt = agent_private.add_utc(chosen.at, _invisible_for)
     , nacked_at = null
     , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
     , worker = _workers[chosen.n]
@@ -635,7 +637,7 @@ begin
     , in_total = case when _is_counted then true end
     , flow = -1
   from
-  ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
+  ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes, (select clock_timestamp())
     from
     ( select e.ctid, e.vt, e.text_size
       from agent.event e
@@ -651,7 +653,7 @@ begin
       for update skip locked
     ) as l (place, vt, size)
     window w as (rows unbounded preceding)
-  ) as chosen (place, vt, n, uuid, is_within)
+  ) as chosen (place, vt, n, uuid, is_within, at)
   where e.ctid = chosen.place
   returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
   , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts

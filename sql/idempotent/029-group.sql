@@ -41,6 +41,12 @@ returns boolean
 language sql immutable parallel safe
 return _policy.flow_concurrency is not null or _policy.flow_order or _policy.flow_fair or _policy.flow_rate_limit is not null;
 
+-- The time between two claims at a rate, rounded up to a microsecond, so that no window has one too many. Inlined, like agent.receipt.
+create or replace function agent_private.rate_step(_period interval, _limit int4)
+returns interval
+language sql immutable parallel safe
+return interval '1 us' * ceil(extract(epoch from _period) * 1000000 / _limit)::float8;
+
 -- Whether an admitted event is due, and its rate has put it off until its vt. For an event that is not leased. Inlined, like agent.receipt.
 create or replace function agent_private.is_put_off(_flow int2, _vt timestamptz, _admitted_at timestamptz, _nacked_at timestamptz)
 returns boolean

@@ -89,7 +89,7 @@ begin
     left join cost c on c.key = k.key
     cross join lateral (values (case when k.key = '' then null when _order then 1 else coalesce(g.concurrency, _concurrency) end)) as m (most)
     cross join lateral
-    ( select case when k.key = '' then null when g.rate_limit is null then _period / _limit else g.rate_period / g.rate_limit end
+    ( select case when k.key = '' then null when g.rate_limit is null then agent_private.rate_step(_period, _limit) else agent_private.rate_step(g.rate_period, g.rate_limit) end
       , case when k.key = '' then null when g.rate_limit is null then _burst else g.rate_burst end
     ) as r (step, burst)
   )
