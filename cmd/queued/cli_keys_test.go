@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -46,6 +48,10 @@ func TestKeysAndTheAuditOverHTTP(t *testing.T) {
 	if n := strings.Count(run("keys", "list", "-o", "jsonl").want(0).stdout, "\n"); n != 2 {
 		t.Errorf("%d keys are listed", n)
 	}
+	if bare := run("keys", "-o", "jsonl").want(0).stdout; strings.Count(bare, "\n") != 2 {
+		t.Errorf("without a verb the keys are %s", bare)
+	}
+	run("keys", id).wantError(2, `did you mean "queued keys show `+id+`"?`)
 	set := run("keys", "set", id, "--unrestricted", "--no-rate", "--no-expiry", "--scope", "read").object()
 	if scopes, _ := json.Marshal(set["scopes"]); set["queues"] != nil || set["rate_limit"] != nil || set["expires_at"] != nil || string(scopes) != `["read"]` {
 		t.Errorf("changed it is %v", set)
@@ -84,6 +90,8 @@ func TestKeysAreThoseOfTheDatabaseOrServerThatIsNamed(t *testing.T) {
 	db, away := pgtest.New(t).ServiceURL, "http://"+closedAddress(t)
 	p := serve(t, nil, "QUEUED_DATABASE_URL="+db)
 	server, database := "QUEUED_URL="+away, "QUEUED_DATABASE_URL="+db
+	missing := filepath.Join(t.TempDir(), "data")
+	dir := "QUEUED_DATA_DIR=" + missing
 	for _, c := range []struct {
 		args, environ []string
 		code          int
@@ -94,15 +102,25 @@ func TestKeysAreThoseOfTheDatabaseOrServerThatIsNamed(t *testing.T) {
 		{nil, []string{database, "QUEUED_URL=", "QUEUED_KEY=k"}, 0, ""},
 		{[]string{"--database-url", db}, []string{server}, 0, ""},
 		{nil, []string{server}, 1, "no answer from the server " + away},
+		{nil, []string{server, dir}, 1, "no answer from the server " + away},
+		{nil, []string{"QUEUED_URL=", "QUEUED_KEY=k", dir}, 1, "(--url, $QUEUED_URL)"},
+		{nil, []string{database, server, dir}, 0, ""},
+		{nil, []string{"QUEUED_URL=", dir}, 1, "there is no private PostgreSQL in " + missing + " yet"},
+		{[]string{"--data-dir", missing}, []string{server}, 1, "there is no private PostgreSQL in " + missing + " yet"},
+		{[]string{"--data-dir", missing}, []string{database}, 2, "--data-dir is about the private PostgreSQL, and QUEUED_DATABASE_URL names another one"},
 		{[]string{"--url", away}, []string{database}, 1, "no answer from the server " + away},
 		{[]string{"--url", away, "--database-url", db}, nil, 2, "want one of them"},
 		{[]string{"--context", "x"}, []string{database, "QUEUED_URL="}, 2, `no context "x"`},
 	} {
 		p.cliWith("", c.environ, append([]string{"keys", "list", "--retry-for", "0s"}, c.args...)...).wantError(c.code, c.says)
 	}
+	if _, err := os.Stat(missing); !os.IsNotExist(err) {
+		t.Errorf("a listing has made a PostgreSQL: %v", err)
+	}
 	home := "HOME=" + t.TempDir()
 	p.cliWith("", []string{home}, "context", "set", "away", "--url", away).want(0)
 	p.cliWith("", []string{home, "QUEUED_URL="}, "keys", "list", "--retry-for", "0s").wantError(1, "(context away)")
+	p.cliWith("", []string{home, "QUEUED_URL=", dir}, "keys", "list", "--retry-for", "0s").wantError(1, "(context away)")
 }
 
 func TestSchedulesOwnersAndTopics(t *testing.T) {

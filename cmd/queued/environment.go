@@ -102,6 +102,16 @@ func (r *settingsReader) finish(parsed *kong.Context) error {
 	return nil
 }
 
+// checkDatabase refuses the flag of a data directory beside a database URL, which would be used in its place.
+func (r *settingsReader) checkDatabase() error {
+	for _, other := range []string{"database-url", "database-url-file"} {
+		if given := r.names[other]; given != "" && strings.HasPrefix(r.names["data-dir"], "--") {
+			return usagef("--data-dir is about the private PostgreSQL, and %s names another one; want one of them", given)
+		}
+	}
+	return nil
+}
+
 // readSecret sets a setting from the file at path.
 func (r *settingsReader) readSecret(flag *kong.Flag, path string) error {
 	if name, isGiven := r.names[flag.Name]; isGiven {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ import (
 // keysCmd manages keys: those of a server, over HTTP, or straight in the database, whether a server runs or not, because the first key cannot come
 // over HTTP where a key is needed.
 type keysCmd struct {
-	List   keyCmd[cli.KeysList, *cli.KeysList]   `cmd:"" help:"List the keys, without their texts."`
+	List   keyCmd[cli.KeysList, *cli.KeysList]   `cmd:"" default:"withargs" help:"List the keys, without their texts; what \"queued keys\" does."`
 	Show   keyCmd[cli.KeyShow, *cli.KeyShow]     `cmd:"" help:"Show a key, without its text."`
 	Create keyCreateCmd                          `cmd:"" help:"Create a key and print it, once."`
 	Set    keyCmd[cli.KeySet, *cli.KeySet]       `cmd:"" aliases:"change" help:"Change what a key may do, its name, or when it expires."`
@@ -75,6 +76,11 @@ func (c *keysSettings) useDatabase(
 	settings := logSettings(c.quietLogSettings)
 	logger := settings.logger(settings.format(env.stderr), time.Now)
 	reader.warnUnknown(logger, app.Model)
+	if empty == refuseEmpty { // which must not make one
+		if dir, err := c.missingDataDir(); err != nil || dir != "" {
+			return cmp.Or(err, fmt.Errorf("there is no private PostgreSQL in %s yet: start \"queued serve\" first, or name a server with --url, or a database with --database-url", dir))
+		}
+	}
 	db, err := c.openBeside(ctx, logger)
 	if err != nil {
 		return err
@@ -119,7 +125,7 @@ func explain(err error) error {
 }
 
 // usesDatabase reports whether "queued keys" works straight on the database: if a flag says so, or if no flag names a server and a variable names
-// a database, or if nothing names a server.
+// a database, or if nothing names a server. The variable of the data directory does not name one: it says where the private PostgreSQL is, for "queued serve", too.
 func usesDatabase(reader *settingsReader, env *cli.Env) (bool, error) {
 	byFlag, byVariable := map[bool]string{}, map[bool]string{}
 	for isDatabase, settings := range map[bool][]string{
@@ -130,7 +136,7 @@ func usesDatabase(reader *settingsReader, env *cli.Env) (bool, error) {
 			switch given := reader.names[setting]; {
 			case strings.HasPrefix(given, "--"):
 				byFlag[isDatabase] = given
-			case given != "":
+			case given != "" && setting != "data-dir":
 				byVariable[isDatabase] = given
 			}
 		}

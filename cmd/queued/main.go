@@ -112,7 +112,7 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	if err := reader.finish(parsed); err != nil {
 		return err
 	}
-	if err := cli.CheckValues(parsed); err != nil {
+	if err := errors.Join(cli.CheckValues(parsed), reader.checkDatabase()); err != nil {
 		return err
 	}
 	env.isClient = cli.Has(parsed.Selected())

@@ -149,7 +149,7 @@ type logSettings struct {
 var settingHelp = map[string]string{
 	"database-url":      "The PostgreSQL to use, as a URL or as libpq keywords.",
 	"database-url-file": "A file that holds the database URL.",
-	"data-dir":          "The data directory of the private PostgreSQL; unused with a database URL.",
+	"data-dir":          "The data directory of the private PostgreSQL; the variable is unused with a database URL, and the flag is refused.",
 	"listen-url":        "Where to listen for notifications when the database URL leads to a pooler: the same database, directly.",
 	"listen-url-file":   "A file that holds the URL to listen at.",
 	"start-timeout": "How long to wait at the start for a database that cannot be reached; " +

@@ -172,7 +172,7 @@ func start(ctx context.Context, t *testing.T, stdin string, environ []string, ar
 
 // keysCmd is the commands of keys, as the program has them for a server.
 type keysCmd struct {
-	List   keysOf[cli.KeysList, *cli.KeysList]   `cmd:""`
+	List   keysOf[cli.KeysList, *cli.KeysList]   `cmd:"" default:"withargs"`
 	Create keysOf[cli.KeyCreate, *cli.KeyCreate] `cmd:""`
 	Rotate keysOf[cli.KeyRotate, *cli.KeyRotate] `cmd:""`
 	Revoke keysOf[cli.KeyRevoke, *cli.KeyRevoke] `cmd:""`
