@@ -61,11 +61,13 @@ func TestOverviewHasAStoppedGroupGoOn(t *testing.T) {
 	reader.get("").want(200).says("the group ada/&lt;b&gt; of accounts has stopped", "no such account").saysNot("Unblock")
 	b := h.browseAs(t, h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read, access.Manage}}))
 	page := b.get("").want(200).inOrder("the group ada/&lt;b&gt; of accounts has stopped, since the event 1 failed: no such account", `<span class="when">stopped <time data-ago`, "Unblock")
+	b.get("queues/accounts").want(200).inOrder("the group ada/&lt;b&gt; of accounts has stopped", "Unblock").saysNot(`name="back"`)
 	form := page.form("do", "unblock", "group", group, "back", "overview")
 	b.follow("queues/accounts/groups", form).want(200).says("<title>Overview", "The group goes on").saysNot("has stopped", "Unblock")
 	if got := h.key(admin).call("POST", "/claim", `{"queue":"accounts"}`).want(200).body; !strings.Contains(got, `"id":2`) {
 		t.Errorf("the next event of the group cannot be claimed: %s", got)
 	}
+	b.get("queues/accounts").want(200).saysNot("has stopped")
 	b.post("queues/accounts/groups", url.Values{"do": {"explode"}, "group": {group}}).want(400).says("must be pause, resume or unblock")
 	reader.post("queues/accounts/groups", form).want(http.StatusForbidden)
 }

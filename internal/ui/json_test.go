@@ -1,9 +1,9 @@
 package ui
 
 import (
+	"encoding/json"
 	"html"
 	"regexp"
-	"encoding/json"
 	"strings"
 	"testing"
 	"unicode/utf8"

@@ -15,7 +15,7 @@ import (
 
 // findings returns what an operator should look at, what does harm first. Of reads that fail it adds to what is unknown.
 func (v *visit) findings(shown *ui.Overview, oldest []client.OverviewQueue, holders []client.Holder) (found []ui.Finding) {
-	found = slices.Concat(v.failures(shown), v.stoppedPushes(shown, oldest), v.waitingTooLong(shown, oldest), laggingSubscriptions(shown.Subscriptions), v.held(holders))
+	found = slices.Concat(v.failures(shown), v.stoppedPushes(shown, oldest), v.waitingTooLong(shown, oldest), laggingSubscriptions(shown.Subscriptions), v.held(holders, ui.Hidden{Name: "back", Value: "overview"}))
 	slices.SortStableFunc(found, func(a, b ui.Finding) int {
 		switch {
 		case a.IsBad == b.IsBad:
@@ -179,8 +179,8 @@ func laggingSubscriptions(subscriptions []client.Subscription) (found []ui.Findi
 	return found
 }
 
-// held are what holds others back: groups that have stopped, and what the page of the fleet shows.
-func (v *visit) held(holders []client.Holder) (found []ui.Finding) {
+// held are what holds others back: groups that have stopped, and what the page of the fleet shows. The form that unblocks a group has these fields, too.
+func (v *visit) held(holders []client.Holder, fields ...ui.Hidden) (found []ui.Finding) {
 	for _, h := range holders {
 		switch h.Kind {
 		case "hidden_sessions": // it says what cannot be known, which the page of the fleet shows
@@ -190,7 +190,7 @@ func (v *visit) held(holders []client.Holder) (found []ui.Finding) {
 				f.When = []ui.Moment{{Text: "stopped", At: h.Since}}
 			}
 			if v.can(scopeManage) {
-				f.Form = &ui.Confirm{Action: pathOf(h.Queue) + "/groups", Button: "Unblock", Fields: []ui.Hidden{{Name: "group", Value: h.Name}, {Name: "do", Value: "unblock"}, {Name: "back", Value: "overview"}}}
+				f.Form = &ui.Confirm{Action: pathOf(h.Queue) + "/groups", Button: "Unblock", Fields: append([]ui.Hidden{{Name: "group", Value: h.Name}, {Name: "do", Value: "unblock"}}, fields...)}
 			}
 			found = append(found, f)
 		default:
