@@ -43,7 +43,7 @@ test: test-plain test-client test-timescale ## Test: every package on plain Post
 .PHONY: test-all
 test-all: test-race test-gateway test-faults $(if $(CHROMIUM),test-browser) ## After make test, the rest of what CI tests: races, gateways, faults, pages in a browser
 
-NIGHTLY := nightly-plain nightly-timescale nightly-gateways nightly-rest nightly-faults
+NIGHTLY := nightly-plain nightly-timescale nightly-gateways nightly-rest nightly-faults nightly-year
 .PHONY: test-nightly $(NIGHTLY)
 test-nightly: $(NIGHTLY) ## Everything, for hours: all tests on both flavours and with the race detector, all gateways, fuzzing, all faults for long
 $(NIGHTLY): export QUEUED_TEST_NIGHTLY = 1
@@ -59,6 +59,7 @@ nightly-gateways:
 nightly-rest: image
 	@$(MAKE) test-client test-bench test-browser fuzz smoke builds RACE=-race
 nightly-faults: faults
+nightly-year: year
 
 .PHONY: test-plain
 test-plain: ## Test on a plain PostgreSQL, private to the run
@@ -91,7 +92,12 @@ test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a
 
 .PHONY: faults
 faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
-	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
+	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v -skip '$(YEAR)' $(ARGS) ./internal/faults
+
+YEAR := ^TestYearPassesAndNothingIsLostOrGrows$$
+.PHONY: year
+year: ## A year in an hour or two: a service whose clock jumps; QUEUED_YEAR_LENGTH=336h, QUEUED_YEAR_JUMP=1h and QUEUED_YEAR_INTERVAL=400ms for another one
+	@QUEUED_FAULTS=long go test -count=1 -timeout 24h -v -run '$(YEAR)' $(ARGS) ./internal/faults
 
 # The suites that speak HTTP, through a gateway with as many cells behind it, one number after the other
 CELLS ?= 3

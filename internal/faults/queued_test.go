@@ -97,7 +97,7 @@ func (b build) overlay(t *testing.T, path string) string {
 	t.Helper()
 	replaced := map[string]string{}
 	for i, e := range b.edits {
-		source := filepath.Join(root(t), e.file)
+		source := e.path(t)
 		from := source
 		if replaced[source] != "" {
 			from = replaced[source]
@@ -127,6 +127,23 @@ func (b build) overlay(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return path + ".json"
+}
+
+// goRoot stands for the directory of Go in the files of edits.
+const goRoot = "GOROOT/"
+
+// path returns the file that is edited.
+func (e edit) path(t *testing.T) string {
+	t.Helper()
+	name, isGo := strings.CutPrefix(e.file, goRoot)
+	if !isGo {
+		return filepath.Join(root(t), e.file)
+	}
+	dir, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(strings.TrimSpace(string(dir)), name)
 }
 
 // root returns the directory of the module.
