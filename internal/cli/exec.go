@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/queued/queued/client"
 )
 
@@ -111,11 +113,42 @@ func (x *executor) result(stdout *headBuffer, lines io.Writer) any {
 	case stdout.isCut:
 		_, _ = fmt.Fprintf(lines, "its output of more than %d bytes is not kept as its result\n", maxResult)
 		return nil
-	case json.Valid(text):
+	case isStorable(text):
 		return json.RawMessage(text)
 	}
 	_, _ = lines.Write(append(text, '\n'))
 	return nil
+}
+
+// maxResultDepth is how deeply a result may be nested, in objects and lists; the server takes no more with the object that it puts the result into.
+const maxResultDepth = 60
+
+// isStorable reports whether text is one JSON value that the server can store.
+func isStorable(text []byte) bool {
+	in := jsontext.NewDecoder(bytes.NewReader(text)) // it refuses names that come twice, and halves of surrogate pairs
+	for {
+		token, err := in.ReadToken()
+		switch {
+		case errors.Is(err, io.EOF):
+			return in.StackDepth() == 0
+		case err != nil, in.StackDepth() > maxResultDepth:
+			return false
+		}
+		switch token.Kind() {
+		case '"':
+			if strings.ContainsRune(token.String(), 0) {
+				return false
+			}
+		case '0':
+			if _, err := strconv.ParseFloat(token.String(), 64); err != nil {
+				return false
+			}
+		case '{', '}', '[', ']', 'n', 't', 'f':
+		}
+		if in.StackDepth() == 0 && len(bytes.TrimSpace(text[in.InputOffset():])) > 0 {
+			return false // there is a second value
+		}
+	}
 }
 
 // endGroup asks a process and its group to end, kills them when they don't, and returns the error from ended.
