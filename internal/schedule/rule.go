@@ -37,6 +37,14 @@ func parseCron(text string) (*series, error) {
 	if strings.Contains(text, "=") {
 		return invalid("takes its zone from timezone, not from the expression")
 	}
+	fields := strings.Fields(text)
+	n := len(fields)
+	isNamed := n == 1 // such as @daily
+	for _, item := range strings.Split(strings.Join(fields, ","), ",") {
+		if !isNamed && !cronItem.MatchString(item) {
+			return invalid(fmt.Sprintf("%q is no number, name, range or step; L, W and # are not taken", item))
+		}
+	}
 	parsed, err := cronParser.Parse(text)
 	if err != nil {
 		return invalid(err.Error())
@@ -44,17 +52,6 @@ func parseCron(text string) (*series, error) {
 	spec, ok := parsed.(*cron.SpecSchedule)
 	if !ok {
 		return invalid("must name times, not a distance between them")
-	}
-	if len(spec.DomConstraints)+len(spec.DowConstraints)+len(spec.Year) > 0 {
-		return invalid("must have no L, W or #, and no years")
-	}
-	fields := strings.Fields(text)
-	n := len(fields)
-	isNamed := n == 1 // such as @daily
-	for _, item := range strings.Split(strings.Join(fields, ","), ",") {
-		if !isNamed && !cronItem.MatchString(item) {
-			return invalid(fmt.Sprintf("%q is no number, name, range or step", item))
-		}
 	}
 	s := &series{
 		start: time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC).Unix(), until: lastTime.Unix(), step: 1, length: 1,

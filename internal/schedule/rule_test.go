@@ -169,7 +169,7 @@ func TestCronExpressionsYieldLocalTimes(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", c.cron, texts(got), c.want)
 		}
 	}
-	for _, cron := range []string{"", "* * * *", "60 * * * *", "0 0 30 2 *", "@every 1h", "@reboot", "TZ=Europe/Berlin 0 9 * * *", "CRON_TZ=UTC 0 9 * * *", "1 2 3 4 5 6 7", "*-5 * * * *", "0, * * * *", "0,,5 * * * *", "+5 * * * *", "0 0 * * -1", "0 0 * * mon-"} {
+	for _, cron := range []string{"", "* * * *", "60 * * * *", "0 0 30 2 *", "@every 1h", "@reboot", "TZ=Europe/Berlin 0 9 * * *", "CRON_TZ=UTC 0 9 * * *", "1 2 3 4 5 6 7", "*-5 * * * *", "0, * * * *", "0,,5 * * * *", "+5 * * * *", "0 0 * * -1", "0 0 * * mon-", "0 9 L * *", "0 9 * * 5L", "0 9 * * 1#2"} {
 		_, err := cronTimes(t, cron, local(t, "2027-01-01T00:00:00"), 1)
 		var invalid *schedule.InvalidError
 		if !errors.As(err, &invalid) || invalid.Field != "cron" {
