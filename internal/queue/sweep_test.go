@@ -70,6 +70,28 @@ func TestSweepExpiresByAttemptsAndByAge(t *testing.T) {
 	}
 }
 
+func TestEventsThatWaitForTheTotalOfTheirQueueAreNotOverAge(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	if _, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Flow: &queue.Flow{Total: new(1)}}, queue.Precondition{}); err != nil {
+		t.Fatal(err)
+	}
+	b.insertN(t, "q", 2)
+	first := b.claim(t, queue.ClaimParams{Queue: "q"}, 1)[0]
+	b.exec(t, `update agent.event set vt = now() - interval '2 hours' where id <> $1`, first.ID)
+	b.exec(t, `update agent.queue set resumed_at = now() - interval '2 hours'`) // when it was created
+	hour := time.Hour
+	for _, name := range []string{"q", ""} {
+		if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxVTAge: &hour, Queue: name}); n != 0 || err != nil {
+			t.Errorf("in %q: swept %d, %v", name, n, err)
+		}
+	}
+	b.endLease(t, first.ID)
+	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxVTAge: &hour, Queue: "q"}); n != 1 || err != nil {
+		t.Errorf("with a free place: swept %d, %v", n, err)
+	}
+}
+
 func TestSweepExpiresEveryExhaustedEvent(t *testing.T) {
 	pgtest.EachFlavour(t)
 	t.Parallel()

@@ -731,7 +731,7 @@ $func$;
 -- Expires events that were claimed _max_attempts times (the max_attempts of the event or its queue's policy take precedence), events
 -- whose expires_at has passed, and events that have been claimable for longer than _max_vt_age (null: any age), in _queue or (null) all
 -- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue, or one whose push is held back, are never over
--- age; afterwards the age counts from the end of that at the earliest. Those whose last attempt has ended by a nack end as failed, with its error. Returns how many have expired and failed, by queue, and how many of these have got dead letters. An event that history does not accept stops no
+-- age; afterwards the age counts from the end of that at the earliest. Nor are those of a queue that has as many leases as its limits allow. Those whose last attempt has ended by a nack end as failed, with its error. Returns how many have expired and failed, by queue, and how many of these have got dead letters. An event that history does not accept stops no
 -- other: it becomes invisible for an hour and is counted as put_off, with the reason.
 create or replace function agent_service.sweep_events
 ( _max_attempts int4 default 3
@@ -862,7 +862,7 @@ begin
     ( select e.id
       from agent.event e
       where e.queue > '' and e.vt < _cutoff and (e.admitted_at is null or e.admitted_at < _cutoff) and e.id <> all(_ids)
-      and not exists (select from agent.queue q where q.name = e.queue and (q.paused or q.resumed_at > _cutoff))
+      and not exists (select from agent.queue q where q.name = e.queue and (q.paused or q.resumed_at > _cutoff or case when q.flow_total is not null then agent_private.free_of_total(q.name, q.flow_total) = 0 end))
       and not exists
       ( select from agent.push_state s
         where s.queue = e.queue and (s.disabled_at is not null or s.opened_at is not null or s.retry_at > _cutoff)
@@ -875,7 +875,7 @@ begin
     select w.name, l.priority
     from unnest(_names) as w (name)
     cross join lateral agent_private.list_lanes(w.name) as l
-    where not exists (select from agent.queue q where q.name = w.name and (q.paused or q.resumed_at > _cutoff))
+    where not exists (select from agent.queue q where q.name = w.name and (q.paused or q.resumed_at > _cutoff or case when q.flow_total is not null then agent_private.free_of_total(q.name, q.flow_total) = 0 end))
     and not exists
     ( select from agent.push_state s
       where s.queue = w.name and (s.disabled_at is not null or s.opened_at is not null or s.retry_at > _cutoff)
