@@ -548,7 +548,7 @@ declare
   _role text = 'role:' || session_user;
 begin
   if has_function_privilege(session_user, 'agent_service.redrive_step(text, boolean)', 'execute') then
-    return coalesce(nullif(current_setting('agent.actor', true), ''), _role);
+    return left(coalesce(nullif(current_setting('agent.actor', true), ''), _role), 255);
   end if;
   return _role;
 end
