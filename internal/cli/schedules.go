@@ -169,7 +169,13 @@ func (c *scheduleCreateCmd) Run(ctx context.Context, env *Env) error {
 	s := c.schedule()
 	s.Payload, s.Queue, s.Topic, s.Type, s.Priority, s.Group, s.Name = payload, c.Queue, c.Topic, c.Type, c.Priority, c.Group, c.Name
 	s.Misfire, s.IdempotencyKey = c.Misfire, c.IdempotencyKey
-	return showAnswer(env, &c.server, scheduleFields, func(conn *client.Client) (client.Schedule, error) { return conn.CreateSchedule(ctx, s) })
+	return showAnswer(env, &c.server, scheduleFields, func(conn *client.Client) (client.Schedule, error) {
+		made, err := conn.CreateSchedule(ctx, s)
+		if err == nil && made.Status == "cancelled" { // it was made before, under the same key
+			env.notef("the schedule that was created under this key is cancelled: create another one under another key")
+		}
+		return made, err
+	})
 }
 
 type schedulePreviewCmd struct {
