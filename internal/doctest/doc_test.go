@@ -87,6 +87,44 @@ func TestPagesShowWhatCommandsPrint(t *testing.T) {
 	}
 }
 
+// TestSecondServersHaveADatabaseOfTheirOwn: the tests have a database URL, but the servers of readers a private PostgreSQL, in which one process runs.
+func TestSecondServersHaveADatabaseOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	count := 0
+	for _, file := range pages(t) {
+		p := readPage(t, file)
+		for _, b := range p.blocks {
+			for _, c := range b.commands {
+				if !secondServer.MatchString(c.text) {
+					continue
+				}
+				if count++; !strings.Contains(c.text, "QUEUED_DATA_DIR=") && !strings.Contains(c.text, "QUEUED_DATABASE_URL=") {
+					t.Errorf("%s: %s\nis refused where the first server has the private PostgreSQL: say QUEUED_DATA_DIR or QUEUED_DATABASE_URL", p.place(file, c), c.text)
+				}
+			}
+		}
+	}
+	if count < 4 {
+		t.Errorf("the pages start %d servers: this test does not find them", count)
+	}
+}
+
+var secondServer = regexp.MustCompile(`\bqueued serve\b`)
+
+// TestReadersSeeWhatIsWaitedFor: who types the commands of a page has to wait for a server or a worker, too, and cannot see what is run before a block.
+func TestReadersSeeWhatIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, file := range pages(t) {
+		for _, b := range readPage(t, file).blocks {
+			if waiting.MatchString(b.first) {
+				t.Errorf("%s: the wait %q is hidden; make it a command of the block", filepath.Base(file), strings.TrimSpace(b.first))
+			}
+		}
+	}
+}
+
+var waiting = regexp.MustCompile(`\buntil .*("ok"|\.log)`) // for a server to serve, or the log of a worker
+
 // A block that is not run has a reason, and there are not many of them.
 func TestFewBlocksAreNotRun(t *testing.T) {
 	t.Parallel()
