@@ -110,7 +110,7 @@ func TestQueuePageListsItsGroupsAndChangesThem(t *testing.T) {
 	if kept := h.call("GET", "/queues/mail/groups/z", "").want(200).body; !strings.Contains(kept, `"concurrency":3`) || !strings.Contains(kept, `"held_until":null`) {
 		t.Errorf("after its hold the group is %s", kept)
 	}
-	b.post("queues/mail/groups", url.Values{"group": {"z"}, "do": {"explode"}}).want(400).says("must be pause or resume")
+	b.post("queues/mail/groups", url.Values{"group": {"z"}, "do": {"explode"}}).want(400).says("must be pause, resume or unblock")
 }
 
 func TestEventPageShowsAttemptsOfAnEvent(t *testing.T) {
@@ -199,7 +199,7 @@ func TestLongPayloadsAreCut(t *testing.T) {
 	text := strings.Repeat("long ", 150_000)
 	h.insert(`{"a":"` + text + `"}`)
 	b := h.browse(t)
-	page := b.afresh().get("events/1").want(200).says("the first 64 KiB are shown", "…</pre>").saysNot("data-copy")
+	page := b.afresh().get("events/1").want(200).says("the first 64 KiB are shown", "…</div>").saysNot("data-copy")
 	if len(page.body) > 100_000 {
 		t.Errorf("the page has %d bytes", len(page.body))
 	}
@@ -232,7 +232,7 @@ func TestPagesTellEventsThatWaitForTheirTurnFromOthers(t *testing.T) {
 	b.get("queues/mail").want(200).says("<span>waiting</span><strong>0</strong>")
 	h.call("POST", "/events?queue=mail&group=a", `{}`).want(201)
 	waits := decode[seenEvent](h.call("POST", "/events?queue=mail&group=a", `{}`).want(201)).ID
-	b.get("queues/mail").want(200).says("<span>ready now</span><strong>2</strong>", "<span>scheduled</span><strong>0</strong>", "<span>waiting</span><strong>1</strong>", `<span class="tag waiting">`)
+	b.get("queues/mail").want(200).says(`<span>ready now</span><strong><a href="../queues/mail/events?state=ready">2</a></strong>`, "<span>scheduled</span><strong>0</strong>", `<span>waiting</span><strong><a href="../queues/mail/events?state=waiting">1</a></strong>`, `<span class="tag waiting">`)
 	b.get("queues/mail/events?state=waiting").want(200).says("1 shown", `<option selected>waiting</option>`, fmt.Sprintf(`events/%d"`, waits))
 	b.get("queues").want(200).says(`<th scope="col">waiting</th>`)
 	b.get("").want(200).says("0 scheduled for later · 1 waiting for their turn")

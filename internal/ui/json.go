@@ -133,11 +133,11 @@ func fold(text string) template.HTML {
 		switch {
 		case isBegin && i > 0:
 			closes[end] = true
+			b.WriteString("<details")
 			if end-i <= maxOpen {
-				b.WriteString("<details open><summary>" + escaped + "</summary>")
-			} else {
-				b.WriteString("<details><summary>" + escaped + "</summary>")
+				b.WriteString(" open")
 			}
+			b.WriteString("><summary>" + strings.TrimSuffix(escaped, "\n") + "<i>\n</i></summary>") // what is folded ends in the same line
 		case closes[i]:
 			b.WriteString(escaped + "</details>")
 		default:
