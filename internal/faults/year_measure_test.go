@@ -74,7 +74,7 @@ func (y *year) measure() {
 	y.weeks = append(y.weeks, w)
 	line := fmt.Sprintf("week %d, until %s:", len(y.weeks), y.clock.now().Format(time.DateTime))
 	for _, name := range slices.Sorted(maps.Keys(w)) {
-		if !strings.HasPrefix(name, "rounds") && w[name] > 0 {
+		if !strings.HasPrefix(name, "rounds") && w[name] > 20 {
 			line += fmt.Sprintf(" %s: %d;", name, w[name])
 		}
 	}

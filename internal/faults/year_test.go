@@ -213,7 +213,7 @@ func (y *year) claim(ctx context.Context, q *queued, queue string) {
 		y.violated("a claim of %s got HTTP %d %s", queue, status, answer)
 	}
 	for i := range claim.Events {
-		y.work(q, queue, &claim.Events[i])
+		y.work(q, queue, &claim.Events[i]) //nolint:contextcheck // what has been claimed is done to its end
 	}
 }
 
@@ -357,7 +357,7 @@ func (y *year) trickle(step int) {
 
 // logIn begins a session.
 func (y *year) logIn(now time.Time) {
-	res, err := y.client.PostForm("http://"+y.services[0].addr+"/ui/login", url.Values{"key": {yearKey}}) //nolint:noctx // the client has a limit
+	res, err := y.client.PostForm("http://"+y.services[0].addr+"/ui/login", url.Values{"key": {yearKey}})
 	if err != nil {
 		y.violated("logging in: %v", err)
 		return
