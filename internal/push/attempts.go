@@ -101,7 +101,7 @@ func (s *Service) logAttempt(event *queue.Event, o *outcome, end attemptEnd) {
 	}
 	s.attempts.Add(event.Queue, class, func() attemptRow {
 		r := attemptRow{
-			Queue: event.Queue, Class: class, At: s.cfg.Database.Now().Add(-o.took), Outcome: end.outcome, EventID: event.ID, Type: event.Type,
+			Queue: event.Queue, Class: class, At: o.at, Outcome: end.outcome, EventID: event.ID, Type: event.Type,
 			Attempt: event.Attempts, Status: o.status, MS: o.took.Milliseconds(), Body: deliverylog.Text(o.excerpt, deliverylog.MaxBody), NextAt: end.nextAt,
 		}
 		if o.status == 0 {

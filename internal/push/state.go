@@ -28,6 +28,7 @@ type outcome struct {
 	status     int           // zero: there was no answer
 	holdsGroup bool          // of a throttled one: the group of the event is held, and no other events are
 	excerpt    string        // the beginning of the body of the answer
+	at         time.Time     // by the clock of the database, when the request began
 	took       time.Duration
 }
 

@@ -509,6 +509,7 @@ func (w *worker) replaceState(st state) {
 
 // send makes one request, and returns the outcome. isOver: ctx has ended meanwhile.
 func (s *Service) send(ctx context.Context, e *endpoint, event *queue.Event, first int64) (o outcome, isOver bool) {
+	o.at = s.cfg.Database.Now()
 	started := time.Now()
 	span := s.startSpan(ctx, event)
 	response, err := s.request(ctx, e, event, first, webhookID(first), span.Context())
