@@ -33,8 +33,9 @@ func (r *reader) SetWriteDeadline(time.Time) error {
 	return nil
 }
 
-func frozenAnswers(limit int64) (answers *Answers, pass func(time.Duration)) {
-	answers = NewAnswers(limit)
+// frozenAnswers is a budget of 8 MiB for which no time passes but what the test lets pass.
+func frozenAnswers() (answers *Answers, pass func(time.Duration)) {
+	answers = NewAnswers(8 << 20)
 	now := time.Now()
 	answers.now = func() time.Time { return now }
 	return answers, func(d time.Duration) { now = now.Add(d) }
@@ -52,7 +53,7 @@ func mustBegin(t *testing.T, answers *Answers, client *reader, caller string, si
 
 func TestAnswersBeyondTheBudgetAreRefusedAndTheOthersStay(t *testing.T) {
 	t.Parallel()
-	answers, _ := frozenAnswers(8 << 20)
+	answers, _ := frozenAnswers()
 	first := mustBegin(t, answers, newReader(), "a", 5<<20)
 	second := mustBegin(t, answers, newReader(), "b", 3<<20)
 	if _, err := answers.Begin(newReader(), "c", LargeAnswer); !errors.Is(err, ErrAnswersFull) {
@@ -73,13 +74,13 @@ func TestAnswersBeyondTheBudgetAreRefusedAndTheOthersStay(t *testing.T) {
 
 func TestOneCallerHasThreeQuartersOfTheBudgetForAnswers(t *testing.T) {
 	t.Parallel()
-	answers, _ := frozenAnswers(8 << 20)
+	answers, _ := frozenAnswers()
 	mustBegin(t, answers, newReader(), "a", 6<<20)
 	if _, err := answers.Begin(newReader(), "a", LargeAnswer); !errors.Is(err, ErrAnswersFull) {
 		t.Errorf("got %v", err)
 	}
 	mustBegin(t, answers, newReader(), "b", 2<<20)
-	alone, _ := frozenAnswers(8 << 20)
+	alone, _ := frozenAnswers()
 	mustBegin(t, alone, newReader(), "a", 100<<20) // any answer fits while there are no others
 }
 
@@ -91,7 +92,7 @@ func TestAnswerThatIsNotReadGivesWayToOthers(t *testing.T) {
 	}{"of another caller": {"b", 4 << 20}, "of the same caller": {"a", 2 << 20}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			answers, pass := frozenAnswers(8 << 20)
+			answers, pass := frozenAnswers()
 			read, unread := newReader(), newReader()
 			fast := mustBegin(t, answers, read, "a", 1<<20)
 			slow := mustBegin(t, answers, unread, "a", 5<<20)
@@ -132,7 +133,7 @@ func TestAnswerThatIsNotReadGivesWayToOthers(t *testing.T) {
 
 func TestAnswerThatIsReadSlowlyOnTheAverageGivesWay(t *testing.T) {
 	t.Parallel()
-	answers, pass := frozenAnswers(8 << 20)
+	answers, pass := frozenAnswers()
 	answer := mustBegin(t, answers, newReader(), "a", 6<<20)
 	for range 20 { // 64 KiB in each half second, where 128 are needed
 		pass(500 * time.Millisecond)

@@ -204,7 +204,7 @@ func write(w http.ResponseWriter, r *http.Request, rep *reply) error {
 		logOf(r).mayRefuse = true
 	}
 	w.WriteHeader(max(rep.status, http.StatusOK))
-	if _, err := w.Write(body); err != nil {
+	if _, err := w.Write(body); err != nil { //nolint:gosec // JSON, with its media type
 		return err
 	}
 	if rep.undo == nil {
