@@ -226,33 +226,44 @@ func keysRefused(err error, params []queue.InsertParams) error {
 
 // insertEach inserts the events of a batch each on its own, but those that are refused already.
 func (s *Server) insertEach(r *http.Request, items []batchItem, params []queue.InsertParams) (reply, error) {
-	results := make([]queue.InsertResult, len(items))
-	for i := range items {
-		results[i].Err = items[i].problem
+	refused := func(place int) (queue.InsertResult, bool) {
+		err := items[place].problem
+		return queue.InsertResult{Err: err}, err != nil
 	}
-	accepted, places := notRefused(params, func(i int) bool { return results[i].Err == nil })
-	if len(accepted) > 0 {
+	results, err := doAccepted(params, refused, func(accepted []queue.InsertParams) ([]queue.InsertResult, error) {
 		sent := s.startInserting(r, true, accepted)
 		inserted, err := s.svc.InsertEach(r.Context(), accepted)
 		sent.end(0, err)
-		if err != nil {
-			return reply{}, err
-		}
-		for i, at := range places {
-			results[at] = inserted[i]
-		}
+		return inserted, err
+	})
+	if err != nil {
+		return reply{}, err
 	}
 	return listOf("results", results, insertResultOf), nil
 }
 
-// notRefused returns the elements of a batch that isAccepted, with their places.
-func notRefused[T any](all []T, isAccepted func(place int) bool) (accepted []T, places []int) {
+// doAccepted does the elements of a batch that are not refused already, and returns the results of all, in their order.
+func doAccepted[P, R any](all []P, refused func(place int) (R, bool), do func(accepted []P) ([]R, error)) ([]R, error) {
+	results := make([]R, len(all))
+	var accepted []P
+	var places []int
 	for i := range all {
-		if isAccepted(i) {
+		result, isRefused := refused(i)
+		if results[i] = result; !isRefused {
 			accepted, places = append(accepted, all[i]), append(places, i)
 		}
 	}
-	return accepted, places
+	if len(accepted) == 0 {
+		return results, nil
+	}
+	done, err := do(accepted)
+	if err != nil {
+		return nil, err
+	}
+	for i, at := range places {
+		results[at] = done[i]
+	}
+	return results, nil
 }
 
 // An insertResult is what became of one event of a batch that is not atomic.

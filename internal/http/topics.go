@@ -117,21 +117,18 @@ func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, 
 
 // publishEach publishes the events of a batch each on its own, but those that are refused already.
 func (s *Server) publishEach(r *http.Request, items []publication, publications []topic.Publication) (reply, error) {
-	results := make([]topic.PublishResult, len(items))
-	for i := range items {
-		results[i].Err = items[i].problem
+	refused := func(place int) (topic.PublishResult, bool) {
+		err := items[place].problem
+		return topic.PublishResult{Err: err}, err != nil
 	}
-	accepted, places := notRefused(publications, func(i int) bool { return results[i].Err == nil })
-	if len(accepted) > 0 {
+	results, err := doAccepted(publications, refused, func(accepted []topic.Publication) ([]topic.PublishResult, error) {
 		sent := s.startPublishing(r, true, accepted)
 		published, err := s.topics.PublishEach(r.Context(), accepted)
 		sent.end(0, err)
-		if err != nil {
-			return reply{}, err
-		}
-		for i, at := range places {
-			results[at] = published[i]
-		}
+		return published, err
+	})
+	if err != nil {
+		return reply{}, err
 	}
 	of := make([]publishResult, len(results))
 	for i := range results {
