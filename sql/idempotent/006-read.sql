@@ -233,7 +233,7 @@ begin
     when _queue is null then agent_private.waiting_queues_if_few()
     else array[_queue]
   end;
-  _turns = agent_private.next_turns_of(_names, _group, _now);
+  _turns = case when _state = 'leased' then '{}' else agent_private.next_turns_of(_names, _group, _now) end;
   if _group is not null then
     return query
     select v.*
