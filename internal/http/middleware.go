@@ -94,7 +94,7 @@ func (l *accessLog) WriteHeader(status int) {
 		return
 	}
 	if l.status == 0 && status >= http.StatusOK {
-		if !l.begin() {
+		if !l.takeMemory() {
 			l.refuse()
 			return
 		}
@@ -103,8 +103,8 @@ func (l *accessLog) WriteHeader(status int) {
 	l.ResponseWriter.WriteHeader(status)
 }
 
-// begin takes the memory of the answer, if it is large, and reports whether there was enough.
-func (l *accessLog) begin() bool {
+// takeMemory takes the memory of the answer, if it is large, and reports whether there was enough.
+func (l *accessLog) takeMemory() bool {
 	length := l.Header()["Content-Length"]
 	if !l.mayRefuse || l.answers == nil || len(length) == 0 || len(length[0]) < len("65536") {
 		return true
@@ -152,8 +152,8 @@ func (l *accessLog) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// end gives back the memory of the answer.
-func (l *accessLog) end() {
+// releaseMemory gives back the memory of the answer.
+func (l *accessLog) releaseMemory() {
 	if l.answer != nil {
 		l.answer.End()
 	}
@@ -173,7 +173,7 @@ func (s *Server) observe(routes chi.Routes, next http.Handler) http.Handler {
 		h["Content-Security-Policy"] = noPage
 		r = l.start(r, routes)
 		defer s.finish(l, r)
-		defer l.end()
+		defer l.releaseMemory()
 		defer l.body.Release()
 		defer s.rescue(l, r)
 		next.ServeHTTP(l, r)
