@@ -345,9 +345,10 @@ func TestSIGTERMEndsHTTP2InOrder(t *testing.T) {
 		body   string
 		err    error
 	}
-	do := func(path string, body io.Reader) <-chan result {
-		done := make(chan result, 1)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.addr+path, body)
+	do := func(path string, body io.Reader) (answered <-chan result, sent <-chan struct{}) {
+		done, wrote := make(chan result, 1), make(chan struct{})
+		trace := &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(wrote) }}
+		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost, "https://"+s.addr+path, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -362,13 +363,14 @@ func TestSIGTERMEndsHTTP2InOrder(t *testing.T) {
 			_ = res.Body.Close()
 			done <- result{res.StatusCode, string(text), err}
 		}()
-		return done
+		return done, wrote
 	}
-	post := do("/events", body)
-	claim := do("/claim", strings.NewReader(`{"wait":"60s","queue":"nothing-here"}`))
+	post, _ := do("/events", body)
+	claim, sent := do("/claim", strings.NewReader(`{"wait":"60s","queue":"nothing-here"}`))
 	if _, err := io.WriteString(half, `{"sent":`); err != nil { // the client takes it when the request has gone out
 		t.Fatal(err)
 	}
+	<-sent
 	s.ask(client, http.StatusOK, http.MethodGet, "/livez", "") // the server has read the others, which came before on the same connection
 	s.signal(syscall.SIGTERM)
 	told := time.Now()
