@@ -48,7 +48,8 @@ func program(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "queued-doctest-"); built.err != nil { //nolint:usetesting // it outlives the test
 			return
 		}
-		if out, err := exec.Command("go", "build", "-o", built.dir, "../../cmd/queued", "../../examples/birthdays/receiver").CombinedOutput(); err != nil {
+		// Without the commit, which pages cannot have.
+		if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", built.dir, "../../cmd/queued", "../../examples/birthdays/receiver").CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("building the program: %w\n%s", err, out)
 		}
 	})
