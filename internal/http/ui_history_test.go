@@ -172,7 +172,9 @@ func TestPagesDoNotSearchWhatTheyHide(t *testing.T) {
 	}
 
 	made := decode[redrive](h.call("POST", "/redrives", `{"filter":{"queue":"mail","contains":{"pin":4711},"meta":{"a":"4712"}},"rate":0.01}`).want(202))
-	for _, path := range []string{"redrives", fmt.Sprintf("redrives/%d", made.ID), fmt.Sprintf("redrives/%d/cancel", made.ID)} {
+	h.fail("mail", `{"pin":4711}`, "bounced", 1) // a second one, so that a redrive of both has not ended when it is to be cancelled
+	running := decode[redrive](h.call("POST", "/redrives", `{"filter":{"queue":"mail","contains":{"pin":4711}},"rate":0.01}`).want(202))
+	for _, path := range []string{"redrives", fmt.Sprintf("redrives/%d", made.ID), fmt.Sprintf("redrives/%d/cancel", running.ID)} {
 		b.get(path).want(200).saysNot("4711", "4712", "pin")
 	}
 	b.get("redrives").says("of mail, that a hidden filter of payloads or metadata matches")
