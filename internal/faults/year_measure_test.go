@@ -212,8 +212,10 @@ func (s yearSchedule) occurrences(after, until time.Time) (instants []time.Time)
 	return instants
 }
 
-// expectOccurrences expects what the schedules do in a time.
-func (y *year) expectOccurrences(after, until time.Time) {
+// expectOccurrences expects what the schedules do until a time. The clock runs on between two calls: each goes on from where the last one ended.
+func (y *year) expectOccurrences(until time.Time) {
+	after := y.expected
+	y.expected = until
 	for _, s := range yearSchedules {
 		prefix := "fired "
 		if s.topic != "" {
