@@ -113,7 +113,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.keys.Run(ctx, s.cfg.Logger,
 		pg.Loop{Doing: "recording the use of keys", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true, Completes: true},
 		pg.Loop{Doing: "looking whether sessions have ended", Pass: s.checkWatched, Pause: cmp.Or(s.cfg.PollInterval, pg.DefaultReplicaPoll), DelayFirst: true},
-		pg.Loop{Doing: "pruning keys, sessions and the audit", Pass: s.prune, Pause: pruneInterval, Retry: time.Minute},
+		pg.Loop{Doing: "pruning keys, sessions and the audit", Pass: s.prune, Pause: pruneInterval, Retry: time.Minute, IsUpkeep: true},
 	)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()

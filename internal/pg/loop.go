@@ -24,6 +24,8 @@ type Loop struct {
 	Retry time.Duration // the same after a pass that failed; zero: Pause
 	// DelayFirst has the first pass come after a pause, too.
 	DelayFirst bool
+	// IsUpkeep has the first pass come after firstUpkeep, or a pause that is shorter: nobody waits for it, and a process that starts has more urgent work.
+	IsUpkeep bool
 	// Completes has a pass that has begun come to its end when ctx ends, within limits of its own: a write that is cut off may be committed all the same, and then what it has
 	// written is written twice by whoever puts it back, or is lost by whoever does not.
 	Completes bool
@@ -34,6 +36,9 @@ type Loop struct {
 
 	rounds *rounds.Loop // set by RunLoops; nil: passes are not counted
 }
+
+// firstUpkeep is when a process that has started does upkeep for the first time.
+const firstUpkeep = 3 * time.Second
 
 type workedKey struct{}
 
@@ -54,6 +59,9 @@ func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 	passContext = context.WithValue(passContext, workedKey{}, &worked)
 	limiter, waited := l.rounds.Limiter(), rounds.MinWait
 	reported, passes := "", 0 // the error of the last pass, and how many have failed since one succeeded
+	if l.IsUpkeep && !pauseUntil(ctx, min(firstUpkeep, l.Pause), nil) {
+		return
+	}
 	for isDue := !l.DelayFirst; ; isDue = true {
 		pause := Jittered(l.Pause)
 		var wakes <-chan struct{}

@@ -49,6 +49,20 @@ func TestLoopLogsOnlyWhatChanges(t *testing.T) {
 	}
 }
 
+func TestUpkeepBeginsSoonButNotAtOnce(t *testing.T) {
+	t.Parallel()
+	for pause, want := range map[time.Duration]time.Duration{time.Hour: 3 * time.Second, time.Second: time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			began := time.Now()
+			pg.Loop{Pause: pause, IsUpkeep: true, Pass: func(context.Context) error { cancel(); return nil }}.Run(ctx, zerolog.Nop())
+			if got := time.Since(began); got != want {
+				t.Errorf("with a pause of %v the first pass came after %v, want %v", pause, got, want)
+			}
+		})
+	}
+}
+
 func TestLoopPausesUntilItIsWokenOrItsContextEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

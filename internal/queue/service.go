@@ -179,15 +179,16 @@ func (s *Service) Run(ctx context.Context) error {
 		s.redriveLoop(),
 		s.sampleLoop(),
 		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, DelayFirst: true},
-		{Doing: "reporting this process", Pass: s.reportAndPrune, Pause: reportInterval},
+		{Doing: "reporting this process", Pass: s.report, Pause: reportInterval},
+		{Doing: "pruning processes", Pass: s.pruneProcesses, Pause: reportInterval, IsUpkeep: true},
 	}
 	if s.declared != nil {
 		loops = append(loops,
 			pg.Loop{Doing: "looking which queues are declared", Pass: s.declared.verify, Pause: verifyInterval, DelayFirst: true},
-			pg.Loop{Doing: "looking for undeclared queues in use", Pass: s.warnOfUndeclared, Pause: undeclaredInterval, Retry: time.Minute})
+			pg.Loop{Doing: "looking for undeclared queues in use", Pass: s.warnOfUndeclared, Pause: undeclaredInterval, Retry: time.Minute, IsUpkeep: true})
 	}
 	if s.cfg.UpkeepInterval > 0 {
-		loops = append(loops, pg.Loop{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry})
+		loops = append(loops, pg.Loop{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry, IsUpkeep: true})
 	}
 	if s.cfg.SweepInterval > 0 {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})

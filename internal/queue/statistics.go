@@ -305,11 +305,8 @@ func (s *Service) ReportPusher(ctx context.Context, isPusher bool) error {
 	return s.report(ctx)
 }
 
-// reportAndPrune reports, and prunes the processes that no longer do.
-func (s *Service) reportAndPrune(ctx context.Context) error {
-	if err := s.report(ctx); err != nil {
-		return err
-	}
+// pruneProcesses prunes the processes that no longer report.
+func (s *Service) pruneProcesses(ctx context.Context) error {
 	_, err := s.loops.Exec(ctx, `select agent_service.prune_processes(_alive => $1)`, processLife)
 	return wrap("pruning processes", err)
 }

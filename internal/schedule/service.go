@@ -143,7 +143,7 @@ func (s *Service) Run(ctx context.Context) error {
 		loops = append(loops, pg.Loop{Doing: "firing schedules", Pass: s.fireAll, Next: s.untilDue, Retry: s.cfg.PollInterval, Wakes: s.woken.Received})
 	}
 	if s.cfg.Retention > 0 {
-		loops = append(loops, pg.Loop{Doing: "pruning occurrences", Pass: s.pruneAll, Pause: pruneInterval})
+		loops = append(loops, pg.Loop{Doing: "pruning occurrences", Pass: s.pruneAll, Pause: pruneInterval, IsUpkeep: true})
 	}
 	s.db.RunLoops(ctx, s.cfg.Logger, []pg.Subscriber{s.subscriber()}, loops...)
 	return nil

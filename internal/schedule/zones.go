@@ -131,10 +131,10 @@ func (s *Service) CheckZones(ctx context.Context) error {
 	defer cancel()
 	s.zonesMu.Lock()
 	defer s.zonesMu.Unlock()
-	s.loops.Reset() // each session knows the rules that were there when it began
 	var since *time.Time
 	if !s.zones.IsZero() {
 		since = &s.zones
+		s.loops.Reset() // each session knows the rules that were there when it began
 	}
 	var (
 		now        time.Time

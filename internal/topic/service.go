@@ -121,7 +121,7 @@ func (s *Service) Run(ctx context.Context) error {
 		{Doing: "watching subscriptions", Pass: s.watchSubscriptions, Next: s.untilWatch, Pause: s.cfg.PollInterval, Wakes: s.watches.wake.Received},
 		{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, DelayFirst: true, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
 		{Doing: "publishing what is due", Pass: s.publishDue, Next: s.untilDue, Pause: s.cfg.PollInterval, Wakes: s.delayed.Received},
-		{Doing: "upkeep of the log", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval},
+		{Doing: "upkeep of the log", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, IsUpkeep: true},
 	}
 	if !s.cfg.IsQuiet {
 		behind := &catchUp{r: s.router}
