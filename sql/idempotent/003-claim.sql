@@ -27,6 +27,10 @@
 -- claims of the next seconds: all begin with that lane, unless there is one before it, and those at random with that vt. These look below if they come up short. An event that appears below is drawn
 -- after the next look, a second later, or twenty times as long as the look took.
 --
+-- A statement cannot update an event that it has found and locked if others have committed a new version of the row since it began, as
+-- they do who claim and release it. So one that returns nothing is run again, twice at most, if its transaction has an id: it gets one
+-- with its first lock.
+--
 -- The time of a claim is that of the statement that has found it, not that of the call: the event whose end let it be claimed may have ended since the call began, and claimed is not before finished_at of that.
 --
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, prior_vt, the vt before
@@ -96,6 +100,7 @@ declare
   _slot int4 = 0;
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _count int4;
+  _retries int4 = 2;
   _claimed_lanes int4[] = _lanes;
   _keys text[] = '{}'; -- of the groups of what was claimed, with rates
 begin
@@ -271,6 +276,10 @@ begin
       _limit = _limit - _count;
       _slot = _slot + _count;
       _slots = case when _count = 0 then _slots else 0 end;
+      if _count = 0 and _retries > 0 and pg_current_xact_id_if_assigned() is not null then
+        _retries = _retries - 1;
+        continue;
+      end if;
       exit when _limit = 0 or (_low_vt, _low_id) <= (_bottom, 0);
       _high_vt = _low_vt; -- wrap around to the front, up to the random place
       _low_vt = case when _low_vt > _mark then _mark else _bottom end;
@@ -449,6 +458,7 @@ declare
   _slot int4 = 0;
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _count int4;
+  _retries int4 = 2;
 begin
   loop -- for each priority
     if _lanes is null then
@@ -557,6 +567,10 @@ begin
         _slot = _slot + _count;
         _slots = case when _count = 0 then _slots else 0 end;
         exit when _limit = 0;
+        if _count = 0 and _retries > 0 and pg_current_xact_id_if_assigned() is not null then
+          _retries = _retries - 1;
+          continue;
+        end if;
         _low_vt = _stop_vt;
         _low_id = _stop_id + 1;
       else
@@ -624,42 +638,45 @@ begin
     perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
     _now = clock_timestamp();
   end if;
-  return query
-  update agent.event e
-  set attempts = e.attempts + 1
-    , claimed = agent_private.append_claim(e.claimed, chosen.at)
-    , vt = agent_private.add_utc(chosen.at, _invisible_for)
-    , nacked_at = null
-    , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
-    , worker = _workers[chosen.n]
-    , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
-        else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
-    , in_total = case when _is_counted then true end
-    , flow = -1
-  from
-  ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes, (select clock_timestamp())
+  for _try in 1 .. 3 loop
+    return query
+    update agent.event e
+    set attempts = e.attempts + 1
+      , claimed = agent_private.append_claim(e.claimed, chosen.at)
+      , vt = agent_private.add_utc(chosen.at, _invisible_for)
+      , nacked_at = null
+      , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
+      , worker = _workers[chosen.n]
+      , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
+          else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+      , in_total = case when _is_counted then true end
+      , flow = -1
     from
-    ( select e.ctid, e.vt, e.text_size
-      from agent.event e
-      where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
-      and e.flow_version = _flow_version and e.flow = 0
-      and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now))
-      and e.attempts < coalesce(e.max_attempts, _max_attempts)
-      and (e.expires_at is null or e.expires_at > _now)
-      and (_types is null or e.type = any (_types))
-      and (_exclude_ids is null or e.id <> all (_exclude_ids))
-      order by e.vt, e.id
-      limit _limit
-      for update skip locked
-    ) as l (place, vt, size)
-    window w as (rows unbounded preceding)
-  ) as chosen (place, vt, n, uuid, is_within, at)
-  where e.ctid = chosen.place
-  returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
-  , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
-  , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
-  , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
-  , case when chosen.n <= _slots then chosen.n::int4 end, e.group_key;
+    ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes, (select clock_timestamp())
+      from
+      ( select e.ctid, e.vt, e.text_size
+        from agent.event e
+        where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
+        and e.flow_version = _flow_version and e.flow = 0
+        and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now))
+        and e.attempts < coalesce(e.max_attempts, _max_attempts)
+        and (e.expires_at is null or e.expires_at > _now)
+        and (_types is null or e.type = any (_types))
+        and (_exclude_ids is null or e.id <> all (_exclude_ids))
+        order by e.vt, e.id
+        limit _limit
+        for update skip locked
+      ) as l (place, vt, size)
+      window w as (rows unbounded preceding)
+    ) as chosen (place, vt, n, uuid, is_within, at)
+    where e.ctid = chosen.place
+    returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
+    , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
+    , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
+    , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
+    , case when chosen.n <= _slots then chosen.n::int4 end, e.group_key;
+    exit when found or pg_current_xact_id_if_assigned() is null;
+  end loop;
 end
 $func$;
 
