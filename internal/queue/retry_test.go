@@ -6,7 +6,8 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-// A claim takes an event of which others commit a new version after its statement has begun, as a claim and its release do: it is the only one, and claimable all the time.
+// A claim takes an event of which others commit a new version after its statement has begun, as a claim and its release do: it is the only
+// one, and claimable all the time.
 func TestAClaimTakesAnEventWhoseRowChangesMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ flow, claim string }{

@@ -20,6 +20,10 @@
 -- A claim that comes up short in a queue with limits looks once for more, see agent_private.look_for_more; _is_again says that it has. _is_noted says that the caller records the claims of a queue
 -- with rates, or where groups take turns: see agent_private.note_claims.
 --
+-- Of a queue with limits, a claim that meets an admitted event whose attempts are used up, or that has expired, has it end as a sweep
+-- does: so the next one of its group has the turn. _sweep_max_attempts is the limit of the caller's sweeps: what a claim by a lower
+-- _max_attempts leaves alone, others may claim.
+--
 -- Of a queue with limits, nothing of a group is claimed that a wake holds: what somebody has admitted who did not see the hold yet, or has locked meanwhile, still has the version of the limits until somebody writes the
 -- hold to the group. That is asked in the statement that claims, so that no hold comes between.
 --
@@ -55,6 +59,7 @@ create or replace function agent_service.claim_from_watermarks
 , _hashes bytea default null
 , _is_again boolean default false
 , _is_noted boolean default false
+, _sweep_max_attempts int4 default 3
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
@@ -85,6 +90,7 @@ declare
   _noted int8; -- what was admitted as claims were recorded
   _policy_max_attempts int4;
   _policy_invisible_for interval;
+  _ends_at int4; -- the number of attempts with which an event ends that has no limit of its own, nor by the policy
   _lane int4;
   _is_lane_known boolean = true; -- the first one is
   _after int8 = -2147483649; -- less than any lane
@@ -148,7 +154,9 @@ begin
   end if;
   if _paused then
     return;
-  elsif _is_paced and not _is_noted then
+  end if;
+  _ends_at = greatest(_max_attempts, _sweep_max_attempts);
+  if _is_paced and not _is_noted then
     loop
       _keys = '{}';
       _noted = 0;
@@ -158,6 +166,7 @@ begin
         select *
         from agent_service.claim_from_watermarks
         ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _lanes, _lane_types, _watermarks, _max_bytes, _hashes, true, true
+        , _sweep_max_attempts
         )
       loop
         return next;
@@ -176,7 +185,7 @@ begin
       end if;
       exit when _limit = 0;
       if not _is_fair or _noted = 0 then -- else there are more events of these groups
-        exit when _looked or not agent_private.look_for_more(_queue, _limit, _lanes, _watermarks, _types, _exclude_ids);
+        exit when _looked or not agent_private.look_for_more(_queue, _limit, _lanes, _watermarks, _types, _exclude_ids, _ends_at);
         _looked = true;
         _lanes = null;
         _lane_types = null;
@@ -187,7 +196,7 @@ begin
     return;
   end if;
   if _flow_version is not null or _total is not null then
-    _limit = agent_private.begin_limited_claim(_queue, _flow_version is not null, _total, _limit, _lanes, _watermarks);
+    _limit = agent_private.begin_limited_claim(_queue, _flow_version is not null, _total, _limit, _lanes, _watermarks, _ends_at);
     if _limit = 0 then
       return;
     end if;
@@ -199,7 +208,10 @@ begin
   if _is_fair then
     return query
     select t.*
-    from agent_private.claim_in_turns(_queue, _limit, _max_attempts, _invisible_for, _types, _exclude_ids, _workers, _watermarks, _max_bytes, _hashes, _flow_version, _total is not null) t;
+    from agent_private.claim_in_turns
+    ( _queue, _limit, _max_attempts, coalesce(_policy_max_attempts, _ends_at), _invisible_for, _types, _exclude_ids, _workers, _watermarks, _max_bytes, _hashes
+    , _flow_version, _total is not null
+    ) t;
     return;
   elsif cardinality(_types) > 0 then
     return query
@@ -288,11 +300,15 @@ begin
     exit when _limit = 0;
   end loop;
 
-  if _flow_version is not null and _limit > 0 and not _is_again and agent_private.look_for_more(_queue, _limit, _claimed_lanes, _watermarks, _types, _exclude_ids) then
+  if _flow_version is not null and _limit > 0 and not _is_again
+    and agent_private.look_for_more(_queue, _limit, _claimed_lanes, _watermarks, _types, _exclude_ids, _ends_at)
+  then
     return query
     select m.*
     from agent_service.claim_from_watermarks
-    (_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _max_bytes => _max_bytes, _is_again => true) m;
+    ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _max_bytes => _max_bytes
+    , _is_again => true, _sweep_max_attempts => _sweep_max_attempts
+    ) m;
   end if;
 end
 $func$;
@@ -592,6 +608,7 @@ create or replace function agent_private.claim_in_turns
 ( _queue text
 , _limit int4
 , _max_attempts int4
+, _ends_at int4 -- the number of attempts with which an event ends
 , _invisible_for interval
 , _types text[]
 , _exclude_ids int8[]
@@ -616,26 +633,35 @@ declare
   _now timestamptz = clock_timestamp();
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _bottom timestamptz = '-infinity';
+  _is_over boolean; -- some can be claimed no more
+  _is_woken boolean;
 begin
   if array_position(_watermarks, null) is null then -- of all lanes
     _bottom = coalesce((select min(w.vt) from unnest(_watermarks) as w (vt)), '-infinity');
   end if;
   _types = nullif(_types, '{}');
-  insert into agent_private.group_wake (queue, key, event_id) -- 0: see withdraw_turns
-  select distinct _queue, f.group_key, 0
-  from
-  ( select e.group_key, e.flow
+  with first as materialized
+  ( select e.group_key, e.flow, e.attempts >= coalesce(e.max_attempts, _ends_at) or coalesce(e.expires_at <= _now, false) as is_over
     from agent.event e
     where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
     and e.flow_version = _flow_version
-    and e.attempts < coalesce(e.max_attempts, _max_attempts)
-    and (e.expires_at is null or e.expires_at > _now)
+    and (e.attempts < coalesce(e.max_attempts, _max_attempts) or e.attempts >= coalesce(e.max_attempts, _ends_at) or e.expires_at <= _now)
     order by e.vt, e.id
     limit _limit
-  ) as f
-  where f.flow < 0;
-  if found then
+  )
+  , woken as
+  ( insert into agent_private.group_wake (queue, key, event_id) -- 0: see withdraw_turns
+    select distinct _queue, f.group_key, 0 from first f where f.flow < 0 and not f.is_over
+    returning 1
+  )
+  select (select bool_or(f.is_over) from first f), exists (select from woken) into _is_over, _is_woken;
+  if _is_over then
+    perform agent_private.end_over(_queue, _ends_at);
+  end if;
+  if _is_woken then
     perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
+  end if;
+  if _is_over or _is_woken then
     _now = clock_timestamp();
   end if;
   for _try in 1 .. 3 loop
