@@ -639,10 +639,10 @@ func (tx *transaction) addClaim(op *operation) {
 	tx.query(`
 		select id, attempts, claim_token, slot, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt, group_key
-		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _max_bytes => $12, _hashes => $13)`,
+		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _max_bytes => $12, _hashes => $13, _sweep_max_attempts => $14)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
-			c.start.Priorities, c.start.Types, c.start.Marks, maxCommitBytes, hashes,
+			c.start.Priorities, c.start.Types, c.start.Marks, maxCommitBytes, hashes, tx.svc.cfg.MaxAttempts,
 		}, func(r *pg.RowReader) {
 			if c.events == nil {
 				c.events = make([]Event, 0, min(c.Limit, 128))

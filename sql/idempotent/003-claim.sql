@@ -20,12 +20,20 @@
 -- A claim that comes up short in a queue with limits looks once for more, see agent_private.look_for_more; _is_again says that it has. _is_noted says that the caller records the claims of a queue
 -- with rates, or where groups take turns: see agent_private.note_claims.
 --
+-- Of a queue with limits, a claim that meets an admitted event whose attempts are used up, or that has expired, has it end as a sweep
+-- does: so the next one of its group has the turn. _sweep_max_attempts is the limit of the caller's sweeps: what a claim by a lower
+-- _max_attempts leaves alone, others may claim.
+--
 -- Of a queue with limits, nothing of a group is claimed that a wake holds: what somebody has admitted who did not see the hold yet, or has locked meanwhile, still has the version of the limits until somebody writes the
 -- hold to the group. That is asked in the statement that claims, so that no hold comes between.
 --
 -- Without _lanes, the first event of the queue is looked for, and the entries of all events claimed before are passed over. Where that takes more than 250 µs, what was found goes into agent_private.lane_watermark for
 -- claims of the next seconds: all begin with that lane, unless there is one before it, and those at random with that vt. These look below if they come up short. An event that appears below is drawn
 -- after the next look, a second later, or twenty times as long as the look took.
+--
+-- A statement cannot update an event that it has found and locked if others have committed a new version of the row since it began, as
+-- they do who claim and release it. So one that returns nothing is run again, twice at most, if its transaction has an id: it gets one
+-- with its first lock.
 --
 -- The time of a claim is that of the statement that has found it, not that of the call: the event whose end let it be claimed may have ended since the call began, and claimed is not before finished_at of that.
 --
@@ -51,6 +59,7 @@ create or replace function agent_service.claim_from_watermarks
 , _hashes bytea default null
 , _is_again boolean default false
 , _is_noted boolean default false
+, _sweep_max_attempts int4 default 3
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
@@ -81,6 +90,7 @@ declare
   _noted int8; -- what was admitted as claims were recorded
   _policy_max_attempts int4;
   _policy_invisible_for interval;
+  _ends_at int4; -- the number of attempts with which an event ends that has no limit of its own, nor by the policy
   _lane int4;
   _is_lane_known boolean = true; -- the first one is
   _after int8 = -2147483649; -- less than any lane
@@ -96,6 +106,7 @@ declare
   _slot int4 = 0;
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _count int4;
+  _retries int4 = 2;
   _claimed_lanes int4[] = _lanes;
   _keys text[] = '{}'; -- of the groups of what was claimed, with rates
 begin
@@ -143,7 +154,9 @@ begin
   end if;
   if _paused then
     return;
-  elsif _is_paced and not _is_noted then
+  end if;
+  _ends_at = greatest(_max_attempts, _sweep_max_attempts);
+  if _is_paced and not _is_noted then
     loop
       _keys = '{}';
       _noted = 0;
@@ -153,6 +166,7 @@ begin
         select *
         from agent_service.claim_from_watermarks
         ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _lanes, _lane_types, _watermarks, _max_bytes, _hashes, true, true
+        , _sweep_max_attempts
         )
       loop
         return next;
@@ -171,7 +185,7 @@ begin
       end if;
       exit when _limit = 0;
       if not _is_fair or _noted = 0 then -- else there are more events of these groups
-        exit when _looked or not agent_private.look_for_more(_queue, _limit, _lanes, _watermarks, _types, _exclude_ids);
+        exit when _looked or not agent_private.look_for_more(_queue, _limit, _lanes, _watermarks, _types, _exclude_ids, _ends_at);
         _looked = true;
         _lanes = null;
         _lane_types = null;
@@ -182,7 +196,7 @@ begin
     return;
   end if;
   if _flow_version is not null or _total is not null then
-    _limit = agent_private.begin_limited_claim(_queue, _flow_version is not null, _total, _limit, _lanes, _watermarks);
+    _limit = agent_private.begin_limited_claim(_queue, _flow_version is not null, _total, _limit, _lanes, _watermarks, _ends_at);
     if _limit = 0 then
       return;
     end if;
@@ -194,7 +208,10 @@ begin
   if _is_fair then
     return query
     select t.*
-    from agent_private.claim_in_turns(_queue, _limit, _max_attempts, _invisible_for, _types, _exclude_ids, _workers, _watermarks, _max_bytes, _hashes, _flow_version, _total is not null) t;
+    from agent_private.claim_in_turns
+    ( _queue, _limit, _max_attempts, coalesce(_policy_max_attempts, _ends_at), _invisible_for, _types, _exclude_ids, _workers, _watermarks, _max_bytes, _hashes
+    , _flow_version, _total is not null
+    ) t;
     return;
   elsif cardinality(_types) > 0 then
     return query
@@ -271,6 +288,10 @@ begin
       _limit = _limit - _count;
       _slot = _slot + _count;
       _slots = case when _count = 0 then _slots else 0 end;
+      if _count = 0 and _retries > 0 and pg_current_xact_id_if_assigned() is not null then
+        _retries = _retries - 1;
+        continue;
+      end if;
       exit when _limit = 0 or (_low_vt, _low_id) <= (_bottom, 0);
       _high_vt = _low_vt; -- wrap around to the front, up to the random place
       _low_vt = case when _low_vt > _mark then _mark else _bottom end;
@@ -279,11 +300,15 @@ begin
     exit when _limit = 0;
   end loop;
 
-  if _flow_version is not null and _limit > 0 and not _is_again and agent_private.look_for_more(_queue, _limit, _claimed_lanes, _watermarks, _types, _exclude_ids) then
+  if _flow_version is not null and _limit > 0 and not _is_again
+    and agent_private.look_for_more(_queue, _limit, _claimed_lanes, _watermarks, _types, _exclude_ids, _ends_at)
+  then
     return query
     select m.*
     from agent_service.claim_from_watermarks
-    (_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _max_bytes => _max_bytes, _is_again => true) m;
+    ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers[_slot + 1:], _max_bytes => _max_bytes
+    , _is_again => true, _sweep_max_attempts => _sweep_max_attempts
+    ) m;
   end if;
 end
 $func$;
@@ -449,6 +474,7 @@ declare
   _slot int4 = 0;
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _count int4;
+  _retries int4 = 2;
 begin
   loop -- for each priority
     if _lanes is null then
@@ -557,6 +583,10 @@ begin
         _slot = _slot + _count;
         _slots = case when _count = 0 then _slots else 0 end;
         exit when _limit = 0;
+        if _count = 0 and _retries > 0 and pg_current_xact_id_if_assigned() is not null then
+          _retries = _retries - 1;
+          continue;
+        end if;
         _low_vt = _stop_vt;
         _low_id = _stop_id + 1;
       else
@@ -578,6 +608,7 @@ create or replace function agent_private.claim_in_turns
 ( _queue text
 , _limit int4
 , _max_attempts int4
+, _ends_at int4 -- the number of attempts with which an event ends
 , _invisible_for interval
 , _types text[]
 , _exclude_ids int8[]
@@ -602,64 +633,76 @@ declare
   _now timestamptz = clock_timestamp();
   _slots int4 = coalesce(octet_length(_hashes), 0) / 8; -- places of hashes that may be used
   _bottom timestamptz = '-infinity';
+  _is_over boolean; -- some can be claimed no more
+  _is_woken boolean;
 begin
   if array_position(_watermarks, null) is null then -- of all lanes
     _bottom = coalesce((select min(w.vt) from unnest(_watermarks) as w (vt)), '-infinity');
   end if;
   _types = nullif(_types, '{}');
-  insert into agent_private.group_wake (queue, key, event_id) -- 0: see withdraw_turns
-  select distinct _queue, f.group_key, 0
-  from
-  ( select e.group_key, e.flow
+  with first as materialized
+  ( select e.group_key, e.flow, e.attempts >= coalesce(e.max_attempts, _ends_at) or coalesce(e.expires_at <= _now, false) as is_over
     from agent.event e
     where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
     and e.flow_version = _flow_version
-    and e.attempts < coalesce(e.max_attempts, _max_attempts)
-    and (e.expires_at is null or e.expires_at > _now)
+    and (e.attempts < coalesce(e.max_attempts, _max_attempts) or e.attempts >= coalesce(e.max_attempts, _ends_at) or e.expires_at <= _now)
     order by e.vt, e.id
     limit _limit
-  ) as f
-  where f.flow < 0;
-  if found then
+  )
+  , woken as
+  ( insert into agent_private.group_wake (queue, key, event_id) -- 0: see withdraw_turns
+    select distinct _queue, f.group_key, 0 from first f where f.flow < 0 and not f.is_over
+    returning 1
+  )
+  select (select bool_or(f.is_over) from first f), exists (select from woken) into _is_over, _is_woken;
+  if _is_over then
+    perform agent_private.end_over(_queue, _ends_at);
+  end if;
+  if _is_woken then
     perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
+  end if;
+  if _is_over or _is_woken then
     _now = clock_timestamp();
   end if;
-  return query
-  update agent.event e
-  set attempts = e.attempts + 1
-    , claimed = agent_private.append_claim(e.claimed, chosen.at)
-    , vt = agent_private.add_utc(chosen.at, _invisible_for)
-    , nacked_at = null
-    , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
-    , worker = _workers[chosen.n]
-    , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
-        else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
-    , in_total = case when _is_counted then true end
-    , flow = -1
-  from
-  ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes, (select clock_timestamp())
+  for _try in 1 .. 3 loop
+    return query
+    update agent.event e
+    set attempts = e.attempts + 1
+      , claimed = agent_private.append_claim(e.claimed, chosen.at)
+      , vt = agent_private.add_utc(chosen.at, _invisible_for)
+      , nacked_at = null
+      , receipt_hash = case when chosen.n <= _slots then substr(_hashes, 8 * chosen.n::int4 - 7, 8) else agent_private.token_hash(agent_private.claim_token(chosen.uuid)) end || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
+      , worker = _workers[chosen.n]
+      , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
+          else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+      , in_total = case when _is_counted then true end
+      , flow = -1
     from
-    ( select e.ctid, e.vt, e.text_size
-      from agent.event e
-      where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
-      and e.flow_version = _flow_version and e.flow = 0
-      and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now))
-      and e.attempts < coalesce(e.max_attempts, _max_attempts)
-      and (e.expires_at is null or e.expires_at > _now)
-      and (_types is null or e.type = any (_types))
-      and (_exclude_ids is null or e.id <> all (_exclude_ids))
-      order by e.vt, e.id
-      limit _limit
-      for update skip locked
-    ) as l (place, vt, size)
-    window w as (rows unbounded preceding)
-  ) as chosen (place, vt, n, uuid, is_within, at)
-  where e.ctid = chosen.place
-  returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
-  , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
-  , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
-  , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
-  , case when chosen.n <= _slots then chosen.n::int4 end, e.group_key;
+    ( select l.place, l.vt, row_number() over w, case when row_number() over w > _slots then gen_random_uuid()::text end, _max_bytes is null or sum(l.size) over w - l.size < _max_bytes, (select clock_timestamp())
+      from
+      ( select e.ctid, e.vt, e.text_size
+        from agent.event e
+        where e.queue = _queue and e.flow <= 0 and e.vt between _bottom and _now
+        and e.flow_version = _flow_version and e.flow = 0
+        and e.group_key <> all (array(select w.key from agent_private.group_wake w where w.queue = _queue and w.hold_until > _now))
+        and e.attempts < coalesce(e.max_attempts, _max_attempts)
+        and (e.expires_at is null or e.expires_at > _now)
+        and (_types is null or e.type = any (_types))
+        and (_exclude_ids is null or e.id <> all (_exclude_ids))
+        order by e.vt, e.id
+        limit _limit
+        for update skip locked
+      ) as l (place, vt, size)
+      window w as (rows unbounded preceding)
+    ) as chosen (place, vt, n, uuid, is_within, at)
+    where e.ctid = chosen.place
+    returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
+    , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
+    , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
+    , case when chosen.is_within then e.publication end, agent_private.claim_token(chosen.uuid), e.text_size, e.dead_letter_of, chosen.vt
+    , case when chosen.n <= _slots then chosen.n::int4 end, e.group_key;
+    exit when found or pg_current_xact_id_if_assigned() is null;
+  end loop;
 end
 $func$;
 

@@ -22,7 +22,8 @@ $func$;
 
 -- To be called before a claim from a queue with limits: looks at the groups that have due wakes, and returns how many of _limit events may be claimed by the limit of the queue, _total
 -- (null: none). With that, claims of the queue come one after the other. The last arguments are those of the claim.
-create or replace function agent_private.begin_limited_claim(_queue text, _is_grouped boolean, _total int4, _limit int4, _lanes int4[], _watermarks timestamptz[])
+create or replace function agent_private.begin_limited_claim
+(_queue text, _is_grouped boolean, _total int4, _limit int4, _lanes int4[], _watermarks timestamptz[], _ends_at int4)
 returns int4
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -42,7 +43,8 @@ begin
   end if;
   -- Leases that have ended where claims count, what was written by hand, and what was inserted by limits that others have changed meanwhile: claims that are not short would not look for them.
   if _is_grouped and random() < 0.05 then
-    perform agent_private.wake_stale_groups(_queue, _lanes, case when random() < 0.95 then _watermarks end, interval '1 hour', _limit); -- those are behind them that claims have passed over
+    perform agent_private.wake_stale_groups -- those are behind the watermarks that claims have passed over
+    (_queue, _lanes, case when random() < 0.95 then _watermarks end, interval '1 hour', _ends_at, _limit);
   end if;
   if _is_grouped
     and ( exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= clock_timestamp())
@@ -50,7 +52,7 @@ begin
     )
   then
     if exists (select from agent_private.group_wake w where w.queue = _queue and w.key = '' and w.after_key is not null) then -- those that the claim would pass over go before others
-      perform agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '1 hour', _limit);
+      perform agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '1 hour', _ends_at, _limit);
     end if;
     perform agent_private.look_at_woken(_queue, greatest(_limit, 100));
   end if;
@@ -62,7 +64,7 @@ $func$;
 -- than those in force have admitted, or none: such as rows that were written by hand. Has events that the claim does not want give their turns to others that it wants. Returns whether there may
 -- be something to claim then. The arguments behind _limit are those of the claim.
 create or replace function agent_private.look_for_more
-(_queue text, _limit int4, _lanes int4[], _watermarks timestamptz[], _types text[], _exclude_ids int8[])
+(_queue text, _limit int4, _lanes int4[], _watermarks timestamptz[], _types text[], _exclude_ids int8[], _ends_at int4)
 returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -75,23 +77,25 @@ set enable_hashjoin to off
 set enable_mergejoin to off
 as $func$
 declare
+  _has_ended boolean = agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '0', _ends_at);
   _now timestamptz;
   _traded int8 = 0;
 begin
-  perform agent_private.wake_stale_groups(_queue, _lanes, _watermarks, interval '0');
   _now = clock_timestamp();
   if cardinality(_types) > 0 or cardinality(_exclude_ids) > 0 then
     _traded = agent_private.trade_turns(_queue, _limit, _types, _exclude_ids);
   end if;
   return exists (select from agent_private.group_wake w where w.queue = _queue and w.at <= _now) and agent_private.look_at_woken(_queue, greatest(_limit, 100)) > 0
-    or _traded > 0;
+    or _traded > 0 or _has_ended;
 end
 $func$;
 
 -- Leaves wakes, which are due since _since, for groups with events that can be claimed by their vt, and that other limits than those in force have admitted, or none: of the first ones in each
--- lane from its watermark on. Without _lanes, of all lanes. With the _limit of a claim it looks no further than at those that the claim might pass over.
-create or replace function agent_private.wake_stale_groups(_queue text, _lanes int4[], _watermarks timestamptz[], _since interval, _limit int4 default null)
-returns void
+-- lane from its watermark on. Where it meets admitted events that nobody can claim any more, it has them end, see end_over, and returns
+-- true. Without _lanes, of all lanes. With the _limit of a claim it looks no further than at those that the claim might pass over.
+create or replace function agent_private.wake_stale_groups
+(_queue text, _lanes int4[], _watermarks timestamptz[], _since interval, _ends_at int4, _limit int4 default null)
+returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
@@ -107,31 +111,59 @@ declare
   _version int8;
   _is_paced boolean;
   _is_fair boolean;
+  _policy_max_attempts int4;
   _keys text[];
+  _is_over boolean;
 begin
-  select q.flow_version, q.flow_paced, q.flow_fair into _version, _is_paced, _is_fair from agent.queue q where q.name = _queue;
+  select q.flow_version, q.flow_paced, q.flow_fair, q.max_attempts
+  into _version, _is_paced, _is_fair, _policy_max_attempts
+  from agent.queue q
+  where q.name = _queue;
   if _lanes is null then
     _lanes = array(select l.priority from agent_private.list_lanes(_queue) l);
   end if;
-  _keys = array
-  ( select coalesce(e.group_key, '')
-    from unnest(_lanes, _watermarks) as l (priority, watermark)
-    cross join lateral
-    ( select e.group_key
+  select array_agg(distinct e.key) filter (where e.is_stale), bool_or(e.is_over)
+  into _keys, _is_over
+  from unnest(_lanes, _watermarks) as l (priority, watermark)
+  cross join lateral
+  ( select e.*
+    from
+    ( select coalesce(e.group_key, '') as key
+      , case
+          when e.group_key is null then _is_fair
+          else e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow in (-1, 2))
+        end as is_stale
+      , e.flow <= 2 and (e.attempts >= coalesce(e.max_attempts, _policy_max_attempts, _ends_at) or coalesce(e.expires_at <= _now, false)) as is_over
       from
-      ( select e.group_key, e.flow, e.flow_version
+      ( select e.*
         from agent.event e
         where e.queue = _queue and e.priority = l.priority and e.vt >= coalesce(l.watermark, '-infinity') and e.vt <= _now
         order by e.vt, e.id
         limit case when _limit is not null then greatest(_limit, 100) + 100 end
       ) as e
-      where case when e.group_key is null then _is_fair else e.flow <= 2 and (e.flow_version is distinct from _version or _is_paced and e.flow in (-1, 2)) end
-      limit 100
     ) as e
-  );
-  if _keys <> '{}' then
-    insert into agent_private.group_wake (queue, key, at, event_id) select distinct _queue, k.key, _now - _since, 0 from unnest(_keys) as k (key);
+    where e.is_stale or e.is_over
+    limit 100
+  ) as e;
+  if _keys is not null then
+    insert into agent_private.group_wake (queue, key, at, event_id) select _queue, k.key, _now - _since, 0 from unnest(_keys) as k (key);
   end if;
+  return coalesce(_is_over, false) and agent_private.end_over(_queue, _ends_at);
+end
+$func$;
+
+-- Has up to a hundred events of a queue end as a sweep does, as their attempts are used up (_max_attempts, unless they or the policy have
+-- another limit), or they have expired. Returns whether any has. Planned under the settings of a sweep, not those of the claim.
+create or replace function agent_private.end_over(_queue text, _max_attempts int4)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_sort to on
+set enable_hashjoin to on
+set enable_mergejoin to on
+as $func$
+begin
+  return exists (select from agent_service.sweep_events(_max_attempts, null, _queue, 100));
 end
 $func$;
 
