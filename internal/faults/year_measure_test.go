@@ -18,25 +18,26 @@ import (
 
 // yearRows has, for the tables that grow with what happens, which rows should be gone: upkeep comes once an hour, and has two more. Other tables have 200 rows at most.
 var yearRows = map[string]string{
-	"agent.event":              `enqueued_at < now() - interval '75 hours'`, // the longest delay, and a redrive
-	"agent.event_hist":         `event_ts < now() - interval '10 days 3 hours'`,
-	"agent.idempotency":        `expires_at < now() - interval '3 hours'`,
-	"agent.publication_key":    `expires_at < now() - interval '3 hours'`,
-	"agent.execution":          `latest_at < now() - interval '30 days 3 hours'`,
-	"agent.occurrence":         `fired_at < now() - interval '51 hours'`,
-	"agent.log":                `published_at < now() - interval '28 hours'`,
-	"agent.audit":              `at < now() - interval '51 hours'`,
-	"agent.raw_body":           `kept_until < now() - interval '3 hours'`,
-	"agent.push_delivery":      `at < now() - interval '7 days 3 hours'`,
-	"agent.source_delivery":    `at < now() - interval '7 days 3 hours'`,
-	"agent.redrive":            `finished_at < now() - interval '30 days 3 hours'`,
-	"agent.queue_sample":       `at < now() - interval '8 days 4 hours'`,
-	"agent.queue_outcome":      `at < now() - interval '7 days 3 hours'`,
-	"agent.queue_outcome_hour": `at < now() - interval '7 days 4 hours'`,
-	"agent.queue_sampling":     `at < now() - interval '7 days 3 hours'`,
-	"agent.process_metric":     `updated_at < now() - interval '3 hours'`,
-	"agent.api_key":            `expires_at < now() - interval '90 days 3 hours'`,
-	"agent_private.session":    `expires_at < now() - interval '3 hours'`,
+	"agent.event":                   `enqueued_at < now() - interval '75 hours'`, // the longest delay, and a redrive
+	"agent.event_hist":              `event_ts < now() - interval '10 days 3 hours'`,
+	"agent.idempotency":             `expires_at < now() - interval '3 hours'`,
+	"agent.publication_key":         `expires_at < now() - interval '3 hours'`,
+	"agent.execution":               `latest_at < now() - interval '30 days 3 hours'`,
+	"agent.occurrence":              `fired_at < now() - interval '51 hours'`,
+	"agent.log":                     `published_at < now() - interval '28 hours'`,
+	"agent.audit":                   `at < now() - interval '51 hours'`,
+	"agent.raw_body":                `kept_until < now() - interval '3 hours'`,
+	"agent.push_delivery":           `at < now() - interval '7 days 3 hours'`,
+	"agent.source_delivery":         `at < now() - interval '7 days 3 hours'`,
+	"agent_private.deleted_api_key": `false`, // the ids of deleted keys are kept for good, so that no late copy brings a key back
+	"agent.redrive":                 `finished_at < now() - interval '30 days 3 hours'`,
+	"agent.queue_sample":            `at < now() - interval '8 days 4 hours'`,
+	"agent.queue_outcome":           `at < now() - interval '7 days 3 hours'`,
+	"agent.queue_outcome_hour":      `at < now() - interval '7 days 4 hours'`,
+	"agent.queue_sampling":          `at < now() - interval '7 days 3 hours'`,
+	"agent.process_metric":          `updated_at < now() - interval '3 hours'`,
+	"agent.api_key":                 `expires_at < now() - interval '90 days 3 hours'`,
+	"agent_private.session":         `expires_at < now() - interval '3 hours'`,
 }
 
 // A week is what there is at its end, and what it took, by names that begin with what is counted.
