@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -289,9 +290,12 @@ func TestQueueThatTheServerKnowsNothingOfIsNoEmptyQueue(t *testing.T) {
 	h.run("post", "-q", "mail", "{}").want(0)
 	h.run("post", "-q", "archive", "{}").want(0)
 	h.run("queue", "set", "mail.dead").want(0)
-	for _, args := range [][]string{{"queue", "mial"}, {"queue", "stats", "mial"}, {"queue", "show", "mial", "-o", "table"}} {
+	for _, args := range [][]string{
+		{"queue", "mial"}, {"queue", "stats", "mial"}, {"queue", "show", "mial", "-o", "table"},
+		{"events", "-q", "mial"}, {"events", "-q", "mial", "-o", "table"}, {"history", "-q", "mial"}, {"history", "-q", "mial", "--export", "ndjson"}, {"errors", "-q", "mial"},
+	} {
 		c := h.run(args...).want(3)
-		if said := c.stderr.String(); c.stdout.String() != "" || !strings.Contains(said, `there is no queue "mial"`) || !strings.Contains(said, `did you mean "mail"?`) {
+		if said := c.stderr.String(); !slices.Contains(args, "--export") && c.stdout.String() != "" || !strings.Contains(said, `there is no queue "mial"`) || !strings.Contains(said, `did you mean "mail"?`) {
 			t.Errorf("%q wrote %s%s", args, c.stdout.String(), said)
 		}
 	}
@@ -306,6 +310,9 @@ func TestQueueThatTheServerKnowsNothingOfIsNoEmptyQueue(t *testing.T) {
 	for _, name := range []string{"mail", "mail.dead", "archive"} {
 		h.run("queue", name).want(0)
 		h.run("queue", "stats", name).want(0)
+		h.run("events", "-q", name, "--state", "leased").want(0)
+		h.run("history", "-q", name, "--outcome", "failed").want(0)
+		h.run("errors", "-q", name).want(0)
 	}
 	h.run("queue", "pause", "new").want(0)
 	h.run("queue", "new").want(0)

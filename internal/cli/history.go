@@ -87,12 +87,16 @@ func (c *HistoryCmd) Run(ctx context.Context, env *Env) error {
 	defer conn.Close()
 	if c.Export != "" {
 		return c.write(env, c.Output, c.Limit, func(p client.ExportParams) (client.Exported, error) {
-			return conn.ExportHistory(ctx, env.Stdout, filter, p)
+			exported, err := conn.ExportHistory(ctx, env.Stdout, filter, p)
+			if err == nil && exported.Rows == 0 && c.Queue != "" {
+				err = checkKnown(ctx, conn, c.Queue)
+			}
+			return exported, err
 		})
 	}
 	limit := listLimit(c.Limit)
 	filter.PageSize = pageSize(limit)
-	return listSome(env, c.Output, limit, historyView, conn.ListHistory(ctx, filter))
+	return listSome(env, c.Output, limit, historyView, ofKnown(ctx, conn, c.Queue, conn.ListHistory(ctx, filter)))
 }
 
 var historyView = view[client.Event]{
