@@ -283,6 +283,29 @@ func TestRedriveByCommands(t *testing.T) {
 	h.run("redrives", "cancel", "4711").want(3)
 }
 
+func TestEventsOfOneCauseAreListedCountedAndRedriven(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.placeAtHome("mail")
+	for _, failure := range []string{"no mailbox 4711", "no mailbox 4712", "timed out"} {
+		h.run("post", "-q", "mail", "{}").want(0)
+		receipt := h.run("claim", "-q", "mail").want(0).lines()[0].Receipt
+		h.run("nack", receipt, "--final", "--error", failure).want(0)
+	}
+	const cause = "no mailbox <id>"
+	if got := h.run("history", "--cause", cause).want(0).lines(); len(got) != 2 {
+		t.Errorf("history of the cause is %+v", got)
+	}
+	h.run("requeue", "1", "--cause", cause).want(2)
+	h.run("redrive", "--dead-letters", "dead", "--cause", cause).want(2)
+	for _, args := range [][]string{{"redrive", "--dry-run"}, {"requeue", "--dry-run"}, {"requeue"}} {
+		c := h.run(slices.Concat(args, []string{"--cause", cause, "-o", "jsonl"})...).want(0)
+		if !strings.Contains(c.stdout.String(), `"matched":2`) {
+			t.Errorf("%q counted %s", args, c.stdout.String())
+		}
+	}
+}
+
 func TestQueueThatTheServerKnowsNothingOfIsNoEmptyQueue(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

@@ -18,6 +18,7 @@ type historyFilter struct {
 	Type        string        `short:"t" help:"Only events of this type."`
 	Source      string        `help:"Only events from this source."`
 	Worker      string        `help:"Only events that this worker claimed last."`
+	Cause       string        `placeholder:"TEXT" help:"Only events that failed or expired whose last error has this cause, as \"queued errors\" says it."`
 	MinDuration time.Duration `placeholder:"DURATION" min:"0s" help:"Only done and failed events whose last attempt took at least this long."`
 	finished    `embed:""`
 	payloads    `embed:""`
@@ -51,7 +52,7 @@ func (f *historyFilter) params(env *Env) (client.HistoryFilter, error) {
 	finishedFrom, finishedTo, err := f.times(env)
 	return client.HistoryFilter{
 		Queue: f.Queue, Outcome: f.Outcome, From: from, To: to, FinishedFrom: finishedFrom, FinishedTo: finishedTo, Contains: f.Contains.raw(), Meta: f.Meta.raw(), Type: f.Type, Source: f.Source,
-		Worker: f.Worker, MinDuration: f.MinDuration,
+		Worker: f.Worker, Cause: f.Cause, MinDuration: f.MinDuration,
 	}, err
 }
 
@@ -68,6 +69,7 @@ func (*HistoryCmd) Help() string {
 	return examples(
 		`queued history -q mail --outcome failed --from 24h`,
 		`queued history --outcome failed --finished-from 1h`,
+		`queued history --cause "no mailbox <id>"`,
 		`queued history --contains '{"order": 4711}' -o json`,
 		`queued history -q mail -n 0 -o jsonl | jq -r .last_error | sort | uniq -c`,
 		`queued history --from 30d --export csv > history.csv`,
@@ -173,7 +175,7 @@ func (c *RequeueCmd) Run(ctx context.Context, env *Env) error {
 }
 
 func (f *historyFilter) isZero() bool {
-	return f.Queue == "" && f.Outcome == "" && f.From == "" && f.To == "" && f.Type == "" && f.Source == "" && f.Worker == "" &&
+	return f.Queue == "" && f.Outcome == "" && f.From == "" && f.To == "" && f.Type == "" && f.Source == "" && f.Worker == "" && f.Cause == "" &&
 		f.FinishedFrom == "" && f.FinishedTo == "" && f.MinDuration == 0 && f.Contains == nil && f.Meta == nil
 }
 
