@@ -47,7 +47,7 @@ func (v *visit) failures(shown *ui.Overview) (found []ui.Finding) {
 			if causes[i] != "" {
 				return nil
 			}
-			own, err := v.api.HistoryErrors(ctx, client.CauseFilter{Queue: q.Queue, FinishedFrom: since(shown.Window), Limit: maxCauses})
+			own, err := v.api.HistoryErrors(ctx, client.CauseFilter{Queue: q.Queue, FinishedFrom: v.h.since(shown.Window), Limit: maxCauses})
 			causes[i] = causesOf(own.Errors, q.Queue)
 			return err
 		}
