@@ -198,7 +198,7 @@ func (d *databaseKeys) ListKeys(ctx context.Context) iter.Seq2[client.AccessKey,
 				return
 			}
 			for i := range page.Keys {
-				if !yield(clientKey(&page.Keys[i]), nil) {
+				if !yield(d.clientKey(&page.Keys[i]), nil) {
 					return
 				}
 			}
@@ -219,13 +219,13 @@ func (d *databaseKeys) CreateKey(ctx context.Context, k client.NewKey) (client.I
 	if err == nil && !d.service.HasLiveAdmin() {
 		_, _ = fmt.Fprintln(d.env.stderr, "There is no admin key: over HTTP nobody can manage keys until \"queued keys create --scope admin\" has made one here, or queued serve has QUEUED_API_KEY.")
 	}
-	return client.IssuedKey{AccessKey: clientKey(&created), Key: text}, err
+	return client.IssuedKey{AccessKey: d.clientKey(&created), Key: text}, err
 }
 
 // GetKey implements cli.KeyStore.
 func (d *databaseKeys) GetKey(ctx context.Context, id string) (client.AccessKey, error) {
 	k, err := d.service.Get(ctx, id)
-	return clientKey(&k), err
+	return d.clientKey(&k), err
 }
 
 // ChangeKey implements cli.KeyStore.
@@ -244,13 +244,13 @@ func (d *databaseKeys) ChangeKey(ctx context.Context, id string, change cli.KeyC
 		c.Rate = new(rateOf(*change.RateLimit))
 	}
 	k, err := d.service.Update(ctx, id, c, nil)
-	return clientKey(&k), err
+	return d.clientKey(&k), err
 }
 
 // RotateKey implements cli.KeyStore.
 func (d *databaseKeys) RotateKey(ctx context.Context, id string, grace time.Duration) (client.IssuedKey, error) {
 	k, text, err := d.service.Rotate(ctx, id, max(0, grace))
-	return client.IssuedKey{AccessKey: clientKey(&k), Key: text}, err
+	return client.IssuedKey{AccessKey: d.clientKey(&k), Key: text}, err
 }
 
 // RevokeKey implements cli.KeyStore.
@@ -274,7 +274,7 @@ func rateOf(l *client.RateLimit) *access.Rate {
 }
 
 // clientKey returns a key as a server shows it.
-func clientKey(k *access.Key) client.AccessKey {
+func (d *databaseKeys) clientKey(k *access.Key) client.AccessKey {
 	shown := client.AccessKey{
 		ID: k.ID, Name: k.Name, Queues: k.Queues, Topics: k.Topics, Status: "active", Version: k.Version, CreatedAt: k.CreatedAt, UpdatedAt: k.UpdatedAt,
 		Scopes: make([]string, len(k.Scopes)),
@@ -292,12 +292,6 @@ func clientKey(k *access.Key) client.AccessKey {
 	}
 	if k.Rate != nil {
 		shown.RateLimit = &client.RateLimit{PerSecond: k.Rate.PerSecond, Burst: k.Rate.Burst}
-	}
-	switch {
-	case k.RevokedAt != nil:
-		shown.Status = "revoked"
-	case k.ExpiresAt != nil && !time.Now().Before(*k.ExpiresAt):
-		shown.Status = "expired"
 	}
 	return shown
 }

@@ -173,6 +173,17 @@ func TestTerminalSaysWithinASecondThatTheServerIsAway(t *testing.T) {
 	}
 }
 
+func TestTopOnATerminalGivesUpWhenItIsTold(t *testing.T) {
+	t.Parallel()
+	x := onTerminal(t, nil, "top", "--interval", "100ms", "--retry-for", "300ms", "--url", "http://"+closedAddress(t))
+	if code := x.wait(); code != 1 {
+		t.Errorf("it ended with %d", code)
+	}
+	if !strings.Contains(x.text(), "queued: no answer from the server") {
+		t.Errorf("it said %q", x.text())
+	}
+}
+
 func TestInterruptedWaitForTheServer(t *testing.T) {
 	t.Parallel()
 	x := onTerminal(t, []string{"QUEUED_URL=http://" + closedAddress(t)}, "queues", "--retry-for", "1h")

@@ -115,7 +115,10 @@ func TestKeyThatEndsAtTheZeroTimeHasEnded(t *testing.T) {
 	db := pgtest.New(t)
 	s := openOn(t, db)
 	create(t, s, CreateParams{})
-	_, text := create(t, s, CreateParams{Scopes: []Scope{Read}, ExpiresAt: new(time.Time{})})
+	ended, text := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	if _, err := s.Update(t.Context(), ended, Change{ExpiresAt: new(new(time.Time{}))}, nil); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.Authenticate(t.Context(), text); !errors.Is(err, ErrExpired) {
 		t.Errorf("got %v, want ErrExpired", err)
 	}
@@ -236,6 +239,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 		"queues":     {Name: "n", Scopes: []Scope{Read}, Queues: []string{"a*b"}},
 		"topics":     {Name: "n", Scopes: []Scope{Read}, Topics: []string{"a.**.b"}},
 		"rate_limit": {Name: "n", Scopes: []Scope{Read}, Rate: &Rate{PerSecond: -1, Burst: 1}},
+		"expires_at": {Name: "n", Scopes: []Scope{Read}, ExpiresAt: new(time.Now().Add(-time.Minute))},
 	} {
 		var invalid *InvalidError
 		if _, _, err := s.Create(t.Context(), p); !errors.As(err, &invalid) || invalid.Field != field {

@@ -120,12 +120,17 @@ func (g *Grant) OfKey() *Grant {
 	return g.ofKey
 }
 
-// Actor returns the name that the audit has for the caller; empty: the role of the session.
-func (g *Grant) Actor() string { return g.actor }
+// Actor returns the name that the audit has for the caller; empty, as that of nil: the role of the session.
+func (g *Grant) Actor() string {
+	if g == nil {
+		return ""
+	}
+	return g.actor
+}
 
 // Acting returns a context whose calls the audit records in the name of the caller.
 func (g *Grant) Acting(ctx context.Context) context.Context {
-	if g == nil || g.actor == "" {
+	if g.Actor() == "" {
 		return ctx
 	}
 	return pg.WithActor(ctx, g.actor)

@@ -62,6 +62,17 @@ func texts(scopes []Scope) []string {
 	return out
 }
 
+// Status returns "active", "revoked" or "expired", by the time of the database.
+func (s *Service) Status(k *Key) string {
+	switch {
+	case k.RevokedAt != nil:
+		return "revoked"
+	case k.ExpiresAt != nil && !s.now().Before(*k.ExpiresAt):
+		return "expired"
+	}
+	return "active"
+}
+
 // Get returns a key. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id string) (Key, error) {
 	rows, _ := s.pool.Query(ctx, `select `+infoColumns+` from agent.list_api_keys(1, null, $1)`, id)

@@ -404,7 +404,10 @@ func TestRefusedLogIns(t *testing.T) {
 		t.Errorf("where nobody needs a key: %+v, %v", g, err)
 	}
 	create(t, s, CreateParams{})
-	_, expired := create(t, s, CreateParams{Scopes: []Scope{Read}, ExpiresAt: new(time.Now().Add(-time.Hour))})
+	ended, expired := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	if _, err := s.Update(t.Context(), ended, Change{ExpiresAt: new(new(time.Now().Add(-time.Hour)))}, nil); err != nil {
+		t.Fatal(err)
+	}
 	revoked, revokedText := create(t, s, CreateParams{Scopes: []Scope{Read}})
 	if err := s.Revoke(t.Context(), revoked); err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ type refusal struct{ actor, reason string }
 // Refuse counts that a known caller was refused for a reason: expired, revoked, forbidden. It goes into the audit within a minute, once for all that gather
 // until then.
 func (s *Service) Refuse(g *Grant, reason string) {
-	if g == nil || g.actor == "" {
+	if g.Actor() == "" {
 		return
 	}
 	s.mu.Lock()

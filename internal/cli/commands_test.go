@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -282,6 +283,29 @@ func TestRedriveByCommands(t *testing.T) {
 	h.run("redrives", "cancel", "4711").want(3)
 }
 
+func TestEventsOfOneCauseAreListedCountedAndRedriven(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.placeAtHome("mail")
+	for _, failure := range []string{"no mailbox 4711", "no mailbox 4712", "timed out"} {
+		h.run("post", "-q", "mail", "{}").want(0)
+		receipt := h.run("claim", "-q", "mail").want(0).lines()[0].Receipt
+		h.run("nack", receipt, "--final", "--error", failure).want(0)
+	}
+	const cause = "no mailbox <id>"
+	if got := h.run("history", "--cause", cause).want(0).lines(); len(got) != 2 {
+		t.Errorf("history of the cause is %+v", got)
+	}
+	h.run("requeue", "1", "--cause", cause).want(2)
+	h.run("redrive", "--dead-letters", "dead", "--cause", cause).want(2)
+	for _, args := range [][]string{{"redrive", "--dry-run"}, {"requeue", "--dry-run"}, {"requeue"}} {
+		c := h.run(slices.Concat(args, []string{"--cause", cause, "-o", "jsonl"})...).want(0)
+		if !strings.Contains(c.stdout.String(), `"matched":2`) {
+			t.Errorf("%q counted %s", args, c.stdout.String())
+		}
+	}
+}
+
 func TestQueueThatTheServerKnowsNothingOfIsNoEmptyQueue(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -289,9 +313,12 @@ func TestQueueThatTheServerKnowsNothingOfIsNoEmptyQueue(t *testing.T) {
 	h.run("post", "-q", "mail", "{}").want(0)
 	h.run("post", "-q", "archive", "{}").want(0)
 	h.run("queue", "set", "mail.dead").want(0)
-	for _, args := range [][]string{{"queue", "mial"}, {"queue", "stats", "mial"}, {"queue", "show", "mial", "-o", "table"}} {
+	for _, args := range [][]string{
+		{"queue", "mial"}, {"queue", "stats", "mial"}, {"queue", "show", "mial", "-o", "table"},
+		{"events", "-q", "mial"}, {"events", "-q", "mial", "-o", "table"}, {"history", "-q", "mial"}, {"history", "-q", "mial", "--export", "ndjson"}, {"errors", "-q", "mial"},
+	} {
 		c := h.run(args...).want(3)
-		if said := c.stderr.String(); c.stdout.String() != "" || !strings.Contains(said, `there is no queue "mial"`) || !strings.Contains(said, `did you mean "mail"?`) {
+		if said := c.stderr.String(); !slices.Contains(args, "--export") && c.stdout.String() != "" || !strings.Contains(said, `there is no queue "mial"`) || !strings.Contains(said, `did you mean "mail"?`) {
 			t.Errorf("%q wrote %s%s", args, c.stdout.String(), said)
 		}
 	}
@@ -306,6 +333,9 @@ func TestQueueThatTheServerKnowsNothingOfIsNoEmptyQueue(t *testing.T) {
 	for _, name := range []string{"mail", "mail.dead", "archive"} {
 		h.run("queue", name).want(0)
 		h.run("queue", "stats", name).want(0)
+		h.run("events", "-q", name, "--state", "leased").want(0)
+		h.run("history", "-q", name, "--outcome", "failed").want(0)
+		h.run("errors", "-q", name).want(0)
 	}
 	h.run("queue", "pause", "new").want(0)
 	h.run("queue", "new").want(0)

@@ -66,7 +66,7 @@ func (c *EventsCmd) Run(ctx context.Context, env *Env) error {
 		return showEvent(ctx, env, conn, c.Output, event)
 	}
 	filter := client.EventFilter{Queue: c.Queue, State: c.State, Group: c.Group, Contains: c.Contains.raw(), Meta: c.Meta.raw(), PageSize: pageSize(c.Limit)}
-	return listSome(env, c.Output, c.Limit, eventsView, conn.ListEvents(ctx, filter))
+	return listSome(env, c.Output, c.Limit, eventsView, ofKnown(ctx, conn, c.Queue, conn.ListEvents(ctx, filter)))
 }
 
 var eventsView = view[client.Event]{

@@ -18,6 +18,7 @@ type historyFilter struct {
 	Type        string        `short:"t" help:"Only events of this type."`
 	Source      string        `help:"Only events from this source."`
 	Worker      string        `help:"Only events that this worker claimed last."`
+	Cause       string        `placeholder:"TEXT" help:"Only events that failed or expired whose last error has this cause, as \"queued errors\" says it."`
 	MinDuration time.Duration `placeholder:"DURATION" min:"0s" help:"Only done and failed events whose last attempt took at least this long."`
 	finished    `embed:""`
 	payloads    `embed:""`
@@ -51,7 +52,7 @@ func (f *historyFilter) params(env *Env) (client.HistoryFilter, error) {
 	finishedFrom, finishedTo, err := f.times(env)
 	return client.HistoryFilter{
 		Queue: f.Queue, Outcome: f.Outcome, From: from, To: to, FinishedFrom: finishedFrom, FinishedTo: finishedTo, Contains: f.Contains.raw(), Meta: f.Meta.raw(), Type: f.Type, Source: f.Source,
-		Worker: f.Worker, MinDuration: f.MinDuration,
+		Worker: f.Worker, Cause: f.Cause, MinDuration: f.MinDuration,
 	}, err
 }
 
@@ -68,6 +69,7 @@ func (*HistoryCmd) Help() string {
 	return examples(
 		`queued history -q mail --outcome failed --from 24h`,
 		`queued history --outcome failed --finished-from 1h`,
+		`queued history --cause "no mailbox <id>"`,
 		`queued history --contains '{"order": 4711}' -o json`,
 		`queued history -q mail -n 0 -o jsonl | jq -r .last_error | sort | uniq -c`,
 		`queued history --from 30d --export csv > history.csv`,
@@ -87,12 +89,16 @@ func (c *HistoryCmd) Run(ctx context.Context, env *Env) error {
 	defer conn.Close()
 	if c.Export != "" {
 		return c.write(env, c.Output, c.Limit, func(p client.ExportParams) (client.Exported, error) {
-			return conn.ExportHistory(ctx, env.Stdout, filter, p)
+			exported, err := conn.ExportHistory(ctx, env.Stdout, filter, p)
+			if err == nil && exported.Rows == 0 && c.Queue != "" {
+				err = checkKnown(ctx, conn, c.Queue)
+			}
+			return exported, err
 		})
 	}
 	limit := listLimit(c.Limit)
 	filter.PageSize = pageSize(limit)
-	return listSome(env, c.Output, limit, historyView, conn.ListHistory(ctx, filter))
+	return listSome(env, c.Output, limit, historyView, ofKnown(ctx, conn, c.Queue, conn.ListHistory(ctx, filter)))
 }
 
 var historyView = view[client.Event]{
@@ -169,7 +175,7 @@ func (c *RequeueCmd) Run(ctx context.Context, env *Env) error {
 }
 
 func (f *historyFilter) isZero() bool {
-	return f.Queue == "" && f.Outcome == "" && f.From == "" && f.To == "" && f.Type == "" && f.Source == "" && f.Worker == "" &&
+	return f.Queue == "" && f.Outcome == "" && f.From == "" && f.To == "" && f.Type == "" && f.Source == "" && f.Worker == "" && f.Cause == "" &&
 		f.FinishedFrom == "" && f.FinishedTo == "" && f.MinDuration == 0 && f.Contains == nil && f.Meta == nil
 }
 

@@ -52,7 +52,7 @@ func (c *ErrorsCmd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	if err := list(env, c.Output, causeView, all(found.Errors)); err != nil {
+	if err := list(env, c.Output, causeView, ofKnown(ctx, conn, c.Queue, all(found.Errors))); err != nil {
 		return err
 	}
 	if len(found.Errors) < found.Causes {

@@ -43,7 +43,7 @@ func (c *RedriveCmd) Run(ctx context.Context, env *Env) error {
 	switch {
 	case c.DeadLetters == "" && c.isZero():
 		return usagef("redrive needs a filter, such as --outcome failed, or --dead-letters")
-	case c.DeadLetters != "" && (c.Queue != "" || c.Outcome != "" || c.Worker != "" || c.MinDuration != 0 || c.FinishedFrom != "" || c.FinishedTo != ""):
+	case c.DeadLetters != "" && (c.Queue != "" || c.Outcome != "" || c.Worker != "" || c.Cause != "" || c.MinDuration != 0 || c.FinishedFrom != "" || c.FinishedTo != ""):
 		return usagef("--dead-letters takes --from, --to, --type, --source, --contains and --meta, and no other filter")
 	case c.Rate < 0:
 		return usagef("--rate is %v; want more than 0", c.Rate)
@@ -55,7 +55,7 @@ func (c *RedriveCmd) Run(ctx context.Context, env *Env) error {
 		Filter: client.RedriveFilter{
 			Queue: filter.Queue, Outcome: filter.Outcome, From: filter.From, To: filter.To, FinishedFrom: filter.FinishedFrom, FinishedTo: filter.FinishedTo,
 			Contains: filter.Contains, Meta: filter.Meta,
-			Type: filter.Type, Source: filter.Source, Worker: filter.Worker, MinDuration: filter.MinDuration,
+			Type: filter.Type, Source: filter.Source, Worker: filter.Worker, Cause: filter.Cause, MinDuration: filter.MinDuration,
 		},
 		To: c.ToQueue, Rate: c.Rate, IdempotencyKey: c.Key,
 	}

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -29,11 +27,11 @@ func (*TopCmd) Help() string {
 	return examples(`queued top`, `queued top --sort oldest -d 500ms`, `queued top -n 10 -d 1m -o jsonl >>depth.jsonl`) + `
 Keys: q ends it, s sorts by the next column, r reverses the order, j and k or the arrows scroll, space looks at once.
 +/- is the change of the ready events since the look before; rates are of all processes together.
-It goes on while the server restarts, or while a cell behind a gateway is away, which it names.
+It goes on while the server restarts, for --retry-for; on a terminal until it is ended unless that is given. It goes on while a cell behind a gateway is away, which it names.
 `
 }
 
-// maxQuery bounds one look; a server that does not answer is shown as that.
+// maxQuery bounds a call of a look on a terminal, which shows that a server does not answer.
 const maxQuery = 10 * time.Second
 
 // look is the state that top has read at one time.
@@ -61,13 +59,20 @@ func (l *look) misses(err error) bool {
 
 // Run shows the queues until it is interrupted, which is no error.
 func (c *TopCmd) Run(ctx context.Context, env *Env) error {
-	conn, err := c.connect(client.Config{Timeout: c.Timeout, RetryFor: -1}, patience{}) // the next look is a retry
+	screen, connect := openScreen(env), c.client
+	isLive := screen != nil && env.format(c.Output) == formatTable
+	if isLive {
+		connect = func() (*client.Client, error) {
+			return c.connect(client.Config{Timeout: min(c.Timeout, maxQuery), RetryFor: -1}, patience{}) // the next look is a retry
+		}
+	}
+	conn, err := connect()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	watch := &watch{describe: func(err error) string { return env.Describe(err, nil) }, title: c.URL, sort: c.Sort, reports: make(map[string]reports)}
-	if screen := openScreen(env); screen != nil && env.format(c.Output) == formatTable {
+	if isLive {
 		err = c.live(ctx, conn, watch, screen)
 	} else {
 		err = c.print(ctx, env, conn, watch)
@@ -80,8 +85,6 @@ func (c *TopCmd) Run(ctx context.Context, env *Env) error {
 
 // take takes a look.
 func take(ctx context.Context, conn *client.Client) (look, error) {
-	ctx, cancel := context.WithTimeout(ctx, maxQuery)
-	defer cancel()
 	l := look{At: time.Now(), Queues: []client.QueueStats{}}
 	for q, err := range conn.ListQueues(ctx) {
 		if l.misses(err) {
@@ -99,23 +102,11 @@ func take(ctx context.Context, conn *client.Client) (look, error) {
 	return l, err
 }
 
-// isPassing reports whether a look has failed as those do that are taken while a server restarts.
-func isPassing(err error) bool {
-	if answer, ok := errors.AsType[*client.Error](err); ok {
-		return answer.Status >= http.StatusInternalServerError || answer.Status == http.StatusTooManyRequests
-	}
-	return errors.As(err, new(*url.Error))
-}
-
-// print writes each look below the one before. One that fails as while a server restarts is noted, unless it is the first or the last.
+// print writes each look below the one before.
 func (c *TopCmd) print(ctx context.Context, env *Env, conn *client.Client, w *watch) error {
 	for n := 1; ; n++ {
 		l, err := take(ctx, conn)
-		isLast := n >= max(1, c.Looks)
 		switch {
-		case err != nil && n > 1 && !isLast && isPassing(err) && ctx.Err() == nil:
-			env.notef("%s", w.describe(err))
-			err = nil
 		case err != nil:
 		case env.format(c.Output) == formatTable:
 			w.add(l)
@@ -123,7 +114,7 @@ func (c *TopCmd) print(ctx context.Context, env *Env, conn *client.Client, w *wa
 		default:
 			err = json.NewEncoder(env.Stdout).Encode(l)
 		}
-		if err != nil || isLast {
+		if err != nil || n >= max(1, c.Looks) {
 			return err
 		}
 		select {
@@ -137,7 +128,7 @@ func (c *TopCmd) print(ctx context.Context, env *Env, conn *client.Client, w *wa
 // resizeInterval is how soon a terminal of another size is noticed. There is no signal for that on every system.
 const resizeInterval = 250 * time.Millisecond
 
-// live shows the latest look on a screen.
+// live shows the latest look on a screen, and fails when all looks of --retry-for have failed, if that is given.
 func (c *TopCmd) live(ctx context.Context, conn *client.Client, w *watch, s *screen) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -168,7 +159,7 @@ func (c *TopCmd) live(ctx context.Context, conn *client.Client, w *watch, s *scr
 	}()
 	resize := time.NewTicker(resizeInterval)
 	defer resize.Stop()
-	for looks := 0; ; {
+	for looks, seen := 0, time.Now(); ; {
 		if err := s.draw(w.lines); err != nil {
 			return err
 		}
@@ -178,6 +169,9 @@ func (c *TopCmd) live(ctx context.Context, conn *client.Client, w *watch, s *scr
 		case r := <-results:
 			if w.failure = r.err; r.err == nil {
 				w.add(r.look)
+				seen = time.Now()
+			} else if c.RetryFor != nil && time.Since(seen) >= *c.RetryFor {
+				return r.err
 			}
 			if looks++; looks == c.Looks {
 				return s.draw(w.lines)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,11 +49,31 @@ func checkKnown(ctx context.Context, conn *client.Client, queue string) error {
 			return nil
 		}
 	}
+	for _, err := range conn.ListHistory(ctx, client.HistoryFilter{Queue: queue, PageSize: 1}) {
+		return ignoreMissing(err)
+	}
 	series, err := conn.QueueStats(ctx, queue, client.SeriesParams{From: time.Now().Add(-statisticsKept), Bucket: statisticsKept / 7})
 	if err != nil || hasStatistics(series) {
 		return ignoreMissing(err)
 	}
 	return &unknownQueueError{queue, similarQueues(ctx, conn, queue)}
+}
+
+// ofKnown yields values of a queue; if there are none, and the server knows nothing of the queue, its unknownQueueError. An empty queue stands for all queues.
+func ofKnown[T any](ctx context.Context, conn *client.Client, queue string, values iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for value, err := range values {
+			if queue = ""; !yield(value, err) {
+				return
+			}
+		}
+		if queue == "" {
+			return
+		}
+		if err := checkKnown(ctx, conn, queue); err != nil {
+			yield(*new(T), err)
+		}
+	}
 }
 
 // ignoreMissing returns nil for the error that a cell behind a gateway does not answer: it may have the queue.

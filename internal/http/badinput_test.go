@@ -5,12 +5,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/body"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -381,6 +384,23 @@ func TestAnswersThatNobodyReadsGiveWayToOthers(t *testing.T) {
 	h.eventually("the memory is given back", func() bool { return used() == 0 })
 	if s := h.srv.answers.Stats(); s.TooSlow == 0 {
 		t.Errorf("got %+v", s)
+	}
+}
+
+func TestAnswersToTheKeyOfTheConfigurationHaveTheShareOfACaller(t *testing.T) {
+	t.Parallel()
+	h := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "s3cret" }})
+	grant, err := h.access.Authenticate(t.Context(), "s3cret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := body.NewAnswers(1 << 20)
+	l := &accessLog{ResponseWriter: httptest.NewRecorder(), answers: answers, mayRefuse: true, grant: grant}
+	l.Header().Set("Content-Length", "1048576")
+	isTaken := l.takeMemory()
+	defer l.releaseMemory()
+	if got := answers.Stats().Bytes; !isTaken || got != 3<<18 {
+		t.Errorf("an answer of all of the budget takes %d bytes, want three quarters", got)
 	}
 }
 

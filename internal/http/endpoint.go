@@ -43,6 +43,9 @@ func handler[Req any](s *Server, lim bind.Limits, handle func(http.ResponseWrite
 	mustBeRestrictable(binding, new(Req))
 	return boundHandler{binding: binding, HandlerFunc: func(w http.ResponseWriter, r *http.Request) {
 		var req Req
+		if c, ok := any(&req).(interface{ setNow(at time.Time) }); ok {
+			c.setNow(s.now())
+		}
 		err := binding.Decode(w, r, &logOf(r).body, &req)
 		if err == nil {
 			binding.Log(&req, logOf(r).add)
@@ -59,6 +62,14 @@ func handler[Req any](s *Server, lim bind.Limits, handle func(http.ResponseWrite
 		}
 	}}
 }
+
+// now returns the time of the database, about.
+func (s *Server) now() time.Time { return s.svc.Database().Now() }
+
+// A clocked is a request, or a part of one, that counts from now. That is set before it is read.
+type clocked struct{ now time.Time }
+
+func (c *clocked) setNow(at time.Time) { c.now = at.UTC() }
 
 // A boundHandler is the handler of a route whose requests a binding reads.
 type boundHandler struct {

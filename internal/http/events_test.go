@@ -661,3 +661,18 @@ func TestGetWithWaitIsAnsweredWhenTheEventHasEnded(t *testing.T) {
 		t.Errorf("the drain answered %s", got.body)
 	}
 }
+
+func TestVTLongAgoIsRefusedOfItsEvent(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/events?vt=1970-01-01T00:00:00Z", `{}`).want(201)
+	for path, want := range map[string][2]string{
+		"/events?vt=0001-01-01T00:00:00Z": {`{}`, "?vt"},
+		"/events/batch":                   {`{"events":[{"event":{}},{"event":{},"vt":"0001-01-01T00:00:00Z"}]}`, "#/events/1/vt"},
+	} {
+		got := h.call("POST", path, want[0]).wantProblem(problem.ValidationFailed)
+		if len(got.Errors) != 1 || got.Errors[0].Pointer != want[1] {
+			t.Errorf("%s: got %+v", path, got)
+		}
+	}
+}

@@ -81,10 +81,7 @@ type exports struct {
 
 // begin takes the place of an export for a caller, who calls end when it has ended. It fails if the caller has one, or if there are too many.
 func (e *exports) begin(grant *access.Grant) (end func(), err error) {
-	actor := ""
-	if grant != nil {
-		actor = grant.Actor()
-	}
+	actor := grant.Actor()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {

@@ -97,11 +97,12 @@ type historyStatsRequest struct {
 	Queue  string        `query:"queue" validate:"queue" restrict:"queue,any"`
 
 	Queues []string `restrict:"allowed_queues"`
+	clocked
 }
 
 // span is the time asked for: until now, and a day of it, unless said otherwise.
 func (req *historyStatsRequest) span() (from, to time.Time) {
-	to = time.Now().UTC()
+	to = req.now
 	if req.To != nil {
 		to = *req.To
 	}

@@ -60,24 +60,20 @@ func (l *rateLimit) rate() *access.Rate {
 	return &access.Rate{PerSecond: l.PerSecond, Burst: burst}
 }
 
-func keyBodyOf(k access.Key) keyBody {
+func (s *Server) keyBodyOf(k access.Key) keyBody {
 	body := keyBody{
-		ID: k.ID, Name: k.Name, Scopes: k.Scopes, Queues: k.Queues, Topics: k.Topics, Status: "active", ExpiresAt: k.ExpiresAt, PreviousUntil: k.PreviousUntil,
+		ID: k.ID, Name: k.Name, Scopes: k.Scopes, Queues: k.Queues, Topics: k.Topics, Status: s.access.Status(&k), ExpiresAt: k.ExpiresAt, PreviousUntil: k.PreviousUntil,
 		RevokedAt: k.RevokedAt, LastUsedAt: k.LastUsedAt, Version: k.Version, CreatedAt: k.CreatedAt, UpdatedAt: k.UpdatedAt,
 	}
 	if k.Rate != nil {
 		body.RateLimit = &rateLimit{k.Rate.PerSecond, k.Rate.Burst}
 	}
-	switch {
-	case k.RevokedAt != nil:
-		body.Status = "revoked"
-	case k.ExpiresAt != nil && !time.Now().Before(*k.ExpiresAt):
-		body.Status = "expired"
-	}
 	return body
 }
 
-func replyOfKey(k access.Key) reply { return reply{body: keyBodyOf(k), etag: etagOf(k.Version)} }
+func (s *Server) replyOfKey(k access.Key) reply {
+	return reply{body: s.keyBodyOf(k), etag: etagOf(k.Version)}
+}
 
 // A newKeyBody is a key with its text, which nobody gets to see again.
 type newKeyBody struct {
@@ -109,7 +105,7 @@ func (s *Server) createKey(r *http.Request, req createKeyRequest) (reply, error)
 	if err != nil {
 		return reply{}, err
 	}
-	rep := created(newKeyBody{keyBodyOf(k), text}, "/keys/"+k.ID, false)
+	rep := created(newKeyBody{s.keyBodyOf(k), text}, "/keys/"+k.ID, false)
 	rep.etag = etagOf(k.Version)
 	return rep, nil
 }
@@ -121,7 +117,7 @@ type listKeysResponse struct {
 
 func (s *Server) listKeys(r *http.Request, req paging) (reply, error) {
 	page, err := s.access.List(r.Context(), req.Limit, req.Cursor)
-	return reply{body: listKeysResponse{convert(page.Keys, keyBodyOf), nextOf(page.Next)}}, err
+	return reply{body: listKeysResponse{convert(page.Keys, s.keyBodyOf), nextOf(page.Next)}}, err
 }
 
 type keyRequest struct {
@@ -130,7 +126,7 @@ type keyRequest struct {
 
 func (s *Server) getKey(r *http.Request, req keyRequest) (reply, error) {
 	k, err := s.access.Get(r.Context(), req.ID)
-	return replyOfKey(k), err
+	return s.replyOfKey(k), err
 }
 
 // A selfResponse is the rights of a caller.
@@ -153,7 +149,7 @@ func (s *Server) getOwnKey(r *http.Request, _ noRequest) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		body := keyBodyOf(k)
+		body := s.keyBodyOf(k)
 		self.ID, self.Key = &grant.KeyID, &body
 	}
 	return reply{body: self}, nil
@@ -192,7 +188,7 @@ func (s *Server) patchKey(r *http.Request, req patchKeyRequest) (reply, error) {
 		change.Rate = new((*req.RateLimit).rate())
 	}
 	k, err := s.access.Update(r.Context(), req.ID, change, req.IfMatch.versions())
-	return replyOfKey(k), err
+	return s.replyOfKey(k), err
 }
 
 type rotateKeyRequest struct {
@@ -205,7 +201,7 @@ func (s *Server) rotateKey(r *http.Request, req rotateKeyRequest) (reply, error)
 		return reply{}, err
 	}
 	k, text, err := s.access.Rotate(r.Context(), req.ID, req.Grace)
-	return reply{body: newKeyBody{keyBodyOf(k), text}, etag: etagOf(k.Version)}, err
+	return reply{body: newKeyBody{s.keyBodyOf(k), text}, etag: etagOf(k.Version)}, err
 }
 
 func (s *Server) revokeKey(r *http.Request, req keyRequest) (reply, error) {

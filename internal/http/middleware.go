@@ -113,11 +113,7 @@ func (l *accessLog) takeMemory() bool {
 	if err != nil || size < body.LargeAnswer {
 		return true
 	}
-	caller := ""
-	if l.grant != nil {
-		caller = l.grant.KeyID
-	}
-	l.answer, err = l.answers.Begin(l.ResponseWriter, caller, size)
+	l.answer, err = l.answers.Begin(l.ResponseWriter, l.grant.Actor(), size)
 	return err == nil
 }
 

@@ -12,13 +12,14 @@ import (
 type statsSpan struct {
 	From *time.Time `query:"from"`
 	To   *time.Time `query:"to"`
+	clocked
 }
 
 // The years that timestamps of statistics may be in: those that PostgreSQL and RFC 3339 have both.
 const firstYear, lastYear = 1970, 9999
 
 func (s statsSpan) whole(bucket time.Duration) (from, to time.Time) {
-	to = time.Now().UTC()
+	to = s.now
 	if s.To != nil {
 		to = s.To.UTC()
 	}

@@ -50,7 +50,7 @@ func (s *Server) newPages(routes *chi.Mux) *pages.Handler {
 			}
 			s.callWithin(routes, w, r, grant)
 		},
-		Draining: s.drained, Version: s.version.Version, HidePayloads: s.cfg.HidePayloads, Logger: s.log,
+		Draining: s.drained, Now: s.now, Version: s.version.Version, HidePayloads: s.cfg.HidePayloads, Logger: s.log,
 	}
 	if s.cells != nil {
 		cfg.Cell = s.cells.Number()

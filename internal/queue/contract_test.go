@@ -202,6 +202,8 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 		`select agent.insert_event('{}', _meta => jsonb_build_object('a', repeat('x', 16376)))`:                                       "QD003",
 		`select agent.insert_event('{}', _event_ts => now() - interval '11 years')`:                                                   "QD003",
 		`select agent.insert_event('{}', _event_ts => 'infinity')`:                                                                    "QD003",
+		`select agent.insert_event('{}', _vt => '0001-01-01Z')`:                                                                       "QD003",
+		`select agent.insert_events(array['{}', '{}']::jsonb[], _vts => array[now(), '0001-01-01Z'])`:                                 "QD003",
 		`select agent.insert_event('{}', _on_duplicate => 'last')`:                                                                    "QD003",
 		`select agent.insert_events(array['{}']::jsonb[], _options => array['{"meta": []}']::jsonb[])`:                                "QD003",
 		`select agent.insert_events(array['{}']::jsonb[], _options => array['{"event_ts": "2001-01-01Z"}']::jsonb[])`:                 "QD003",

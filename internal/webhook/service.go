@@ -33,7 +33,7 @@ type Config struct {
 	Queue          *queue.Service
 	Topics         *topic.Service
 	Sealer         *seal.Sealer     // opens and seals secrets; nil: sources can be neither put nor received from
-	Now            func() time.Time // the clock that timestamps of signatures are compared with; nil: time.Now
+	Now            func() time.Time // the clock that timestamps of signatures are compared with; nil: the database's
 	PollInterval   time.Duration    // between two looks whether sources have changed; zero: pg.DefaultReplicaPoll
 	RecordInterval time.Duration    // zero: DefaultRecordInterval
 	QueryTimeout   time.Duration    // zero: DefaultQueryTimeout
@@ -46,7 +46,7 @@ func (c Config) withDefaults() Config {
 	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
 	c.TimeLimit = cmp.Or(c.TimeLimit, DefaultTimeLimit)
 	if c.Now == nil {
-		c.Now = time.Now
+		c.Now = c.Database.Now
 	}
 	return c
 }

@@ -330,6 +330,9 @@ func (v *Verifier) readStripe(header http.Header, now time.Time) (signed func(bo
 // maxSignatures is how many signatures of one delivery are looked at. Senders send one for each live secret.
 const maxSignatures = 10
 
+// minStandardKey is the length of a symmetric key, in bytes, below which it can be guessed. Standard Webhooks says 24 to 64, which not all senders keep.
+const minStandardKey = 16
+
 // standardKey returns the key of a secret as Standard Webhooks writes it: "whsec_" and the base64 of a symmetric key, or "whpk_" and that of a
 // public key of ed25519.
 func standardKey(secret string) (key []byte, err error) {
@@ -339,8 +342,8 @@ func standardKey(secret string) (key []byte, err error) {
 	switch {
 	case err != nil:
 		return nil, errors.New(`must be base64, behind "whsec_", or "whpk_" for a public key`)
-	case len(key) == 0:
-		return nil, errors.New("must not be empty")
+	case !isPublic && len(key) < minStandardKey:
+		return nil, fmt.Errorf("must be the base64 of at least %d bytes, not of %d; Standard Webhooks says 24 to 64", minStandardKey, len(key))
 	case isPublic && len(key) != ed25519.PublicKeySize:
 		return nil, fmt.Errorf("must be a public key of %d bytes, not %d", ed25519.PublicKeySize, len(key))
 	}

@@ -136,10 +136,14 @@ func TestStandardWebhooksWithAPublicKeyAreVerified(t *testing.T) {
 	if err := verifier.Verify(header, []byte(v.Body+" "), time.Unix(at, 0)); err == nil {
 		t.Error("another body is taken")
 	}
-	for _, secret := range append(rest.Refused, "whpk_"+base64.StdEncoding.EncodeToString(make([]byte, ed25519.PublicKeySize-1)), "whsec_*") {
+	for _, secret := range append(rest.Refused, "whpk_"+base64.StdEncoding.EncodeToString(make([]byte, ed25519.PublicKeySize-1)), "whsec_*",
+		"whsec_"+base64.StdEncoding.EncodeToString(make([]byte, 15))) {
 		if field, _ := (&Verifier{Kind: Standard, Secrets: []string{secret}}).Check(); field != "secrets" {
 			t.Errorf("the secret %q is taken", secret)
 		}
+	}
+	if field, detail := (&Verifier{Kind: Standard, Secrets: []string{"whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 16))}}).Check(); field != "" {
+		t.Errorf("a secret of 16 bytes: %s %s", field, detail)
 	}
 }
 

@@ -454,7 +454,7 @@ begin
 end
 $func$;
 
--- Raises QD003 for delays and vts that are out of range, or given together.
+-- Raises QD003 for delays and vts that are out of range, or given together. Of several events it names the first one by its place, from 0 on.
 create or replace function agent_private.check_event_times(_delays interval[], _vts timestamptz[])
 returns void
 language plpgsql volatile
@@ -463,19 +463,21 @@ as $func$
 declare
   _delay interval;
   _vt timestamptz;
+  _place text;
 begin
-  for _delay, _vt in
-    select t.delay, t.vt
-    from unnest(_delays, _vts) as t (delay, vt)
-    where t.delay is not null and t.vt is not null or t.delay < interval '0' or not isfinite(t.vt)
+  for _delay, _vt, _place in
+    select t.delay, t.vt, case when greatest(cardinality(_delays), cardinality(_vts)) > 1 then t.place - 1 || '/' else '' end
+    from unnest(_delays, _vts) with ordinality as t (delay, vt, place)
+    where t.delay is not null and t.vt is not null or t.delay < interval '0' or not isfinite(t.vt) or t.vt < '1970-01-01Z'
+    order by t.place
     limit 1
   loop
     if _delay is not null and _vt is not null then
-      perform agent_private.raise_invalid('vt', 'give a delay or a vt, not both');
+      perform agent_private.raise_invalid(_place || 'vt', 'give a delay or a vt, not both');
     elsif _delay < interval '0' then
-      perform agent_private.raise_invalid('delay', 'must not be negative');
+      perform agent_private.raise_invalid(_place || 'delay', 'must not be negative');
     else
-      perform agent_private.raise_invalid('vt', 'must be finite');
+      perform agent_private.raise_invalid(_place || 'vt', 'must be finite, and not before 1970');
     end if;
   end loop;
 end

@@ -40,6 +40,9 @@ begin
   _key.rate_per_second = _rate_per_second;
   _key.rate_burst = _rate_burst;
   perform agent_private.check_api_key(_key);
+  if _expires_at <= clock_timestamp() then
+    perform agent_private.raise_invalid('expires_at', 'must be in the future');
+  end if;
   if coalesce(octet_length(_hash) <> 32 or octet_length(_verifier) <> 32 or _id !~ '^[a-z2-7]{8}$', true) then
     perform agent_private.raise_invalid('id', 'must be 8 of a-z 2-7, with a hash and a verifier of 32 bytes each');
   end if;

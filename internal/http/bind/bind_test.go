@@ -305,6 +305,7 @@ func TestWhatEndsTheDecodingIsReportedAlone(t *testing.T) {
 		`{"n":0,"result":[1e150,1e150]}`:                          "unrepresentable\n#/result/1 is the number with which the body, its numbers written out, exceeds 200 bytes",
 		`{"n":0,"event":{"a":"` + strings.Repeat("x", 93) + `"}}`: "body_too_large\n#/event must be at most 100 bytes long, not 101",
 		`{"n":0`:     "invalid_json\nThe JSON ends early.",
+		"\ufeff{}":   "invalid_json\nThe JSON begins with a byte order mark; send it without one.",
 		`{"n":0,}`:   "invalid_json\nAt byte 6: invalid character ',' at start of value.",
 		`{"n":0} {}`: "invalid_json\nThe body must be one JSON value, but more follows at byte 8.",
 	})

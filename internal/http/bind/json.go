@@ -302,6 +302,8 @@ func (d *decoder) problemOf(err error) error {
 	}
 	at, offset := fragment(syntactic.JSONPointer), syntactic.ByteOffset
 	switch {
+	case bytes.HasPrefix(d.text, []byte("\ufeff")):
+		return problem.New(problem.InvalidJSON, "The JSON begins with a byte order mark; send it without one.")
 	case d.err == nil:
 		return problem.New(problem.InvalidJSON, fmt.Sprintf("The body must be one JSON value, but more follows at byte %d.", offset))
 	case escape.Match(d.text[offset:]):

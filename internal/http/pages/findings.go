@@ -47,7 +47,7 @@ func (v *visit) failures(shown *ui.Overview) (found []ui.Finding) {
 			if causes[i] != "" {
 				return nil
 			}
-			own, err := v.api.HistoryErrors(ctx, client.CauseFilter{Queue: q.Queue, FinishedFrom: since(shown.Window), Limit: maxCauses})
+			own, err := v.api.HistoryErrors(ctx, client.CauseFilter{Queue: q.Queue, FinishedFrom: v.h.since(shown.Window), Limit: maxCauses})
 			causes[i] = causesOf(own.Errors, q.Queue)
 			return err
 		}
@@ -182,24 +182,18 @@ func laggingSubscriptions(subscriptions []client.Subscription) (found []ui.Findi
 // held are what holds others back: groups that have stopped, and what the page of the fleet shows. The form that unblocks a group has these fields, too.
 func (v *visit) held(holders []client.Holder, fields ...ui.Hidden) (found []ui.Finding) {
 	for _, h := range holders {
-		switch h.Kind {
-		case "hidden_sessions": // it says what cannot be known, which the page of the fleet shows
-		case "stopped_group":
-			f := ui.Finding{IsBad: true, Subject: h.Queue, Link: pathOf(h.Queue), Text: ": " + h.What, More: h.Advice, Button: "See the event", Target: eventPath(h.EventID)}
-			if !h.Since.IsZero() {
-				f.When = []ui.Moment{{Text: "stopped", At: h.Since}}
-			}
+		if h.Kind == "hidden_sessions" { // it says what cannot be known, which the page of the fleet shows
+			continue
+		}
+		f := ui.Finding{Text: h.What, More: h.Advice, When: []ui.Moment{{Text: "since", At: h.Since}}, Button: "See what holds", Target: "fleet#live-holders"}
+		if h.Kind == "stopped_group" {
+			f.IsBad, f.Subject, f.Link, f.Text, f.When[0].Text = true, h.Queue, pathOf(h.Queue), ": "+h.What, "stopped"
+			f.Button, f.Target = "See the event", eventPath(h.EventID)
 			if v.can(scopeManage) {
 				f.Form = &ui.Confirm{Action: pathOf(h.Queue) + "/groups", Button: "Unblock", Fields: append([]ui.Hidden{{Name: "group", Value: h.Name}, {Name: "do", Value: "unblock"}}, fields...)}
 			}
-			found = append(found, f)
-		default:
-			f := ui.Finding{Text: h.What, More: h.Advice, Button: "See what holds", Target: "fleet#live-holders"}
-			if !h.Since.IsZero() {
-				f.When = []ui.Moment{{Text: "since", At: h.Since}}
-			}
-			found = append(found, f)
 		}
+		found = append(found, f)
 	}
 	return found
 }

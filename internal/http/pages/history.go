@@ -67,7 +67,7 @@ func (v *visit) parseFilter(entered url.Values) (url.Values, error) {
 	if v.h.cfg.HidePayloads && len(pick(entered, contentFields)) > 0 {
 		return nil, errHidden
 	}
-	return parseFilter(entered, time.Now())
+	return parseFilter(entered, v.h.cfg.Now())
 }
 
 // parseFilter checks what the API could not say of a filter as it was entered, and returns it as the API takes it: with times for durations.

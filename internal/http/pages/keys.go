@@ -56,7 +56,7 @@ func createKey(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	if !expires.IsZero() && !expires.After(time.Now()) {
+	if !expires.IsZero() && !expires.After(v.h.cfg.Now()) {
 		return view{}, invalid("expires", "is over; leave it empty for a key that does not expire")
 	}
 	isFirst := v.isOpen()
@@ -198,7 +198,7 @@ func (v *visit) expiry() (time.Time, error) {
 		return time.Time{}, nil
 	}
 	if d, err := duration.Parse(text); err == nil && d > 0 {
-		return time.Now().Add(d).UTC().Truncate(time.Second), nil
+		return v.h.cfg.Now().Add(d).UTC().Truncate(time.Second), nil
 	}
 	at, err := time.Parse(time.RFC3339Nano, inUTC(text))
 	if err != nil || !isInstant(at.UTC()) {

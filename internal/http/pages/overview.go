@@ -35,16 +35,16 @@ func showOverview(v *visit) (view, error) {
 	var holders client.Holders
 	errs := together(ctx,
 		func(ctx context.Context) (err error) {
-			shown.Stats, err = v.api.QueuesOverview(ctx, overviewOf(shown.Window, "failed", overviewQueues, 0))
+			shown.Stats, err = v.api.QueuesOverview(ctx, v.h.overviewOf(shown.Window, "failed", overviewQueues, 0))
 			return err
 		},
 		func(ctx context.Context) (err error) {
 			thisMinute := ui.Window{Length: time.Minute, Bucket: time.Minute} // what ended is in the first call
-			oldest, err = v.api.QueuesOverview(ctx, overviewOf(thisMinute, "oldest", overviewQueues, 0))
+			oldest, err = v.api.QueuesOverview(ctx, v.h.overviewOf(thisMinute, "oldest", overviewQueues, 0))
 			return err
 		},
 		func(ctx context.Context) (err error) {
-			shown.Errors, err = v.api.HistoryErrors(ctx, client.CauseFilter{FinishedFrom: since(shown.Window), Limit: 100})
+			shown.Errors, err = v.api.HistoryErrors(ctx, client.CauseFilter{FinishedFrom: v.h.since(shown.Window), Limit: 100})
 			return err
 		},
 		func(ctx context.Context) (err error) {
@@ -52,7 +52,7 @@ func showOverview(v *visit) (view, error) {
 			return err
 		},
 		func(ctx context.Context) (err error) {
-			due := time.Now().Add(shown.Window.Length).UTC().Truncate(time.Minute).Format(time.RFC3339)
+			due := v.h.cfg.Now().Add(shown.Window.Length).UTC().Truncate(time.Minute).Format(time.RFC3339)
 			shown.Schedules, _, err = listOf[client.Schedule](ctx, v.api, "/schedules", "schedules", url.Values{"status": {"active"}, "due_before": {due}, "limit": {"5"}})
 			return err
 		},
@@ -83,13 +83,15 @@ func showOverview(v *visit) (view, error) {
 }
 
 // overviewOf are the parameters of an overview of a window up to now. The minute is whole, so that those who look at the same time share an answer.
-func overviewOf(w ui.Window, order string, limit, offset int) client.OverviewParams {
-	to := time.Now().UTC().Truncate(time.Minute).Add(time.Minute)
+func (h *Handler) overviewOf(w ui.Window, order string, limit, offset int) client.OverviewParams {
+	to := h.cfg.Now().UTC().Truncate(time.Minute).Add(time.Minute)
 	return client.OverviewParams{From: to.Add(-w.Length), To: to, Bucket: w.Bucket, Order: order, Limit: limit, Offset: offset}
 }
 
 // since is when a window begins.
-func since(w ui.Window) time.Time { return time.Now().Add(-w.Length).Truncate(time.Minute) }
+func (h *Handler) since(w ui.Window) time.Time {
+	return h.cfg.Now().Add(-w.Length).Truncate(time.Minute)
+}
 
 // together makes calls at the same time, and returns the error of each.
 func together(ctx context.Context, calls ...func(context.Context) error) []error {

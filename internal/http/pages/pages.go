@@ -31,7 +31,8 @@ type Config struct {
 	Door     Door            // who may look; nil: anyone
 	Draining <-chan struct{} // is closed when the server stops: open pages are told to come back; nil: never
 	Version  string
-	Cell     int // the number of the database as one of several cells: the cookie of the log-in is named after it
+	Cell     int              // the number of the database as one of several cells: the cookie of the log-in is named after it
+	Now      func() time.Time // the time of the database
 	// HidePayloads has events shown without their payloads, metadata, results and raw bodies.
 	HidePayloads bool
 	Logger       zerolog.Logger
@@ -181,7 +182,7 @@ func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
 	shown, err := read(v)
 	status := http.StatusOK
 	p := &ui.Page{
-		Root: v.root(), Path: v.path(), Viewer: v.shownViewer(), Server: h.server(), At: time.Now(),
+		Root: v.root(), Path: v.path(), Viewer: v.shownViewer(), Server: h.server(), At: h.cfg.Now(),
 		Name: shown.name, Title: shown.title, Nav: shown.nav, IsLive: shown.isLive && v.form == nil && err == nil, View: shown.body, Notice: notice(v.r.URL.Query()), Form: v.form,
 	}
 	if err != nil && shown.body == nil { // what could not be read is never shown as if there were nothing; a page with a form shows that
@@ -220,7 +221,7 @@ func redirect(w http.ResponseWriter, r *http.Request, path string) {
 
 // pageOfNobody returns a page for who is not logged in: it leads to no other pages.
 func (h *Handler) pageOfNobody(r *http.Request) *ui.Page {
-	return &ui.Page{Root: rootOf(r), Server: h.server(), At: time.Now(), Viewer: ui.Viewer{IsOpen: true, Can: func(string) bool { return false }}}
+	return &ui.Page{Root: rootOf(r), Server: h.server(), At: h.cfg.Now(), Viewer: ui.Viewer{IsOpen: true, Can: func(string) bool { return false }}}
 }
 
 // write renders a page, or, where that fails, one that says so.

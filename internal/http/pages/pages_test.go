@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
@@ -16,7 +17,7 @@ import (
 
 func TestAPageThatCannotBeRenderedIsAnError(t *testing.T) {
 	t.Parallel()
-	h := &Handler{cfg: Config{Logger: zerolog.Nop()}}
+	h := &Handler{cfg: Config{Logger: zerolog.Nop(), Now: time.Now}}
 	p := h.pageOfNobody(httptest.NewRequestWithContext(t.Context(), http.MethodGet, Prefix, http.NoBody))
 	p.Name, p.View = "queue", struct{}{} // which the template of a queue cannot show
 	p.Form = map[string][]string{"event": {"{}"}}
@@ -36,7 +37,7 @@ func TestCallsOfPagesHaveNothingOfTheHeaderOfTheBrowser(t *testing.T) {
 	var mu sync.Mutex
 	var headers []http.Header // of the calls of one request, which a page may make side by side
 	h := New(Config{
-		Logger: zerolog.Nop(),
+		Logger: zerolog.Nop(), Now: time.Now,
 		Call: func(w http.ResponseWriter, r *http.Request, _ Viewer) {
 			mu.Lock()
 			headers = append(headers, r.Header)

@@ -30,7 +30,7 @@ func listQueues(v *visit) (view, error) {
 		}
 		shown.Offset = n
 	}
-	asked := overviewOf(shown.Window, shown.Order, queuesPage, shown.Offset)
+	asked := v.h.overviewOf(shown.Window, shown.Order, queuesPage, shown.Offset)
 	asked.NameContains = v.query("name_contains")
 	shown.Stats, err = v.api.QueuesOverview(v.r.Context(), asked)
 	if err != nil {
@@ -60,12 +60,12 @@ func showQueue(v *visit) (view, error) {
 		return view{}, err
 	}
 	shown := &ui.Queue{Queue: q, Query: v.parameters(), Window: window, PostKey: rand.Text()}
-	span := overviewOf(window, "", 0, 0)
+	span := v.h.overviewOf(window, "", 0, 0)
 	shown.Stats, err = v.api.QueueStats(v.r.Context(), name, client.SeriesParams{From: span.From, To: span.To, Bucket: span.Bucket})
 	if err != nil {
 		return view{}, err
 	}
-	if shown.Errors, err = v.api.HistoryErrors(v.r.Context(), client.CauseFilter{Queue: name, FinishedFrom: since(window), Limit: 5}); err != nil {
+	if shown.Errors, err = v.api.HistoryErrors(v.r.Context(), client.CauseFilter{Queue: name, FinishedFrom: v.h.since(window), Limit: 5}); err != nil {
 		return view{}, err
 	}
 	if q.Flow != nil && q.Flow.OnFailed == client.OnFailedBlock {
