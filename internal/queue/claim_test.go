@@ -356,13 +356,13 @@ func TestClaimEventForSQLWorkers(t *testing.T) {
 func TestExtremeTimesAreClaimedAndCountedCorrectly(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	for _, vt := range []time.Time{time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)} {
+	for _, vt := range []time.Time{time.Unix(0, 0), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)} {
 		if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), VT: &vt}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	queues, err := b.queues(t, time.Hour)
-	if err != nil || len(queues) != 1 || queues[0].OldestReadyAge == nil || *queues[0].OldestReadyAge < 200*365*24*time.Hour {
+	if err != nil || len(queues) != 1 || queues[0].OldestReadyAge == nil || *queues[0].OldestReadyAge < 50*365*24*time.Hour {
 		t.Errorf("%+v, %v", queues, err)
 	}
 	b.claim(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 1)
