@@ -197,7 +197,7 @@ func (s *Service) Overview(ctx context.Context, p OverviewParams) (found Overvie
 
 // sampleLoop samples the queues at the start of each minute, unless another process does it.
 func (s *Service) sampleLoop() pg.Loop {
-	return pg.Loop{Doing: "sampling queues", Pass: s.sampleQueues, Pause: sampleInterval, Retry: sampleInterval / 4, IsUpkeep: true, Next: func(context.Context) time.Duration {
+	return pg.Loop{Doing: "sampling queues", Pass: s.sampleQueues, Pause: sampleInterval, Retry: sampleInterval / 4, Next: func(context.Context) time.Duration {
 		// Up to half a second after the minute has begun by the database's clock, as far as it is known.
 		now := time.Now()
 		if shown := s.server.expected(); shown != nil {

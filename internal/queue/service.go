@@ -188,7 +188,7 @@ func (s *Service) Run(ctx context.Context) error {
 			pg.Loop{Doing: "looking for undeclared queues in use", Pass: s.warnOfUndeclared, Pause: undeclaredInterval, Retry: time.Minute, IsUpkeep: true})
 	}
 	if s.cfg.UpkeepInterval > 0 {
-		loops = append(loops, pg.Loop{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry, IsUpkeep: true})
+		loops = append(loops, pg.Loop{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry})
 	}
 	if s.cfg.SweepInterval > 0 {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})
