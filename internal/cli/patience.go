@@ -97,7 +97,7 @@ func (p *patientTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	defer slow.Stop()
 	resp, err := p.base.RoundTrip(req.WithContext(ctx))
 	switch {
-	case req.Context().Err() != nil && errors.Is(req.Context().Err(), context.Canceled):
+	case isOver(req.Context()):
 	case err != nil && p.isAbsent(err):
 		err = p.refused(err)
 	case err != nil:
@@ -109,6 +109,12 @@ func (p *patientTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 		p.status.endWait()
 	}
 	return resp, err
+}
+
+// isOver reports whether the command waits no longer: it was interrupted, or the time of its --wait is over. The time of one try has a cause of its own.
+func isOver(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return errors.Is(cause, context.Canceled) || cause == context.DeadlineExceeded //nolint:errorlint // other causes may wrap it
 }
 
 // shortReason returns the last part of why a connection failed, such as "connect: connection refused".

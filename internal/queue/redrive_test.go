@@ -223,6 +223,9 @@ func TestRedriveBesideRequeuesOfTheSameEvents(t *testing.T) {
 	if byHand+done.Requeued != n {
 		t.Errorf("%d events were requeued by calls and %d by the redrive, want %d in all", byHand, done.Requeued, n)
 	}
+	if done.Requeued+done.Skipped != done.Matched {
+		t.Errorf("of %d events that matched %d were requeued and %d skipped", done.Matched, done.Requeued, done.Skipped)
+	}
 	b.checkRedriven(t, n)
 }
 

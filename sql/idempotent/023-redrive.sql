@@ -617,6 +617,9 @@ begin
       _r.cursor_id = _page.cursor_id;
       if _page.is_end then
         _r.state = 'done';
+        if not _r.is_estimate then -- what others had requeued before a step came to it, it did not find
+          _r.skipped = greatest(_r.skipped, _r.matched - _r.requeued);
+        end if;
       end if;
     exception when sqlstate 'QD064' then -- all of this step is undone, and it is resumed here
       get stacked diagnostics _r.reason = message_text;
