@@ -168,6 +168,8 @@ func (s *Spec) check() (Kind, error) {
 		return RRule, nil
 	case s.At == nil:
 		return invalid("at", "must be given, or an rrule or a cron")
+	case s.At.Time.IsZero(): // which some languages send for a time that is not set, and after which a search begins
+		return invalid("at", "must be after 0001-01-01T00:00:00")
 	}
 	return Once, nil
 }

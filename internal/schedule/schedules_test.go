@@ -57,6 +57,7 @@ func TestInvalidSchedulesAreRefusedByField(t *testing.T) {
 		spec  schedule.Spec
 	}{
 		{"at", schedule.Spec{Event: event, Timezone: "UTC"}},
+		{"at", schedule.Spec{Event: event, Timezone: "UTC", At: &schedule.Moment{}}},
 		{"at", schedule.Spec{Event: event, Timezone: "UTC", Cron: "0 9 * * *", At: at}},
 		{"cron", schedule.Spec{Event: event, Timezone: "UTC", Cron: "0 9 * * *", RRule: "FREQ=DAILY"}},
 		{"cron", schedule.Spec{Event: event, Timezone: "UTC", Cron: "often"}},
