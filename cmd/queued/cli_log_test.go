@@ -145,7 +145,10 @@ func TestSubscriptionIsManagedByCommands(t *testing.T) {
 	p.cli("subscriptions", "show", "billing").wantError(3, "Subscription not found")
 
 	p.cli("subscriptions", "put", "mailer", "-t", "order.**", "--deliver", "mail", "--deliver-type", "mail.order", "--start", "earliest").want(0)
-	until(t, "the events are delivered", func() bool { return len(p.cli("events", "-q", "mail").events()) == 3 })
+	until(t, "the events are delivered", func() bool {
+		listed := p.cli("events", "-q", "mail") // the queue is not known before the first one
+		return listed.code == 0 && len(listed.events()) == 3
+	})
 	if got := p.cli("subscriptions", "replay", "mailer", "--from", "earliest", "--dry-run").want(0).stdout; got != "{\"events\":3}\n" {
 		t.Errorf("a replay would deliver %s", got)
 	}

@@ -174,7 +174,7 @@ func TestUnreadableClaimIsReleased(t *testing.T) {
 	b.exec(t, `
 		create function agent_service.claim_from_watermarks(_queue text, _limit int4, _max_attempts int4, _invisible_for interval, _order text,
 			_types text[] default null, _exclude_ids int8[] default null, _workers text[] default null, _lanes int4[] default null,
-			_lane_types text[] default null, _marks timestamptz[] default null, _max_bytes int8 default null, _hashes bytea default null, _sweep_max_attempts int4 default 3)
+			_lane_types text[] default null, _marks timestamptz[] default null, _max_bytes int8 default null, _hashes bytea default null, _sweep_max_attempts int4 default null)
 		returns table (id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 		, nacked_at timestamptz, last_error text, requeued_from int8
 		, type text, source text, priority text, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb

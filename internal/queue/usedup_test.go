@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/queued/queued/internal/pgtest"
@@ -54,21 +53,19 @@ func TestAnEventThatUsedUpItsAttemptsGivesItsTurnToTheNextOne(t *testing.T) {
 					return pgtest.Query[int64](t, b.sql, `select agent.insert_event('{}', 'q', _type => 't', _group => 'a')`)
 				}
 				first := insert()
-				want, claim := "failed no luck", `select coalesce(array_agg(e.id), '{}') from agent.claim_events('q', 1) e`
+				want, claim := "failed no luck", queue.ClaimParams{Queue: "q", Limit: 1}
 				if how != "nacked" {
 					want = "expired"
 				}
 				if how == "lost to a claim of types" {
-					claim = `select coalesce(array_agg(e.id), '{}') from agent.claim_events('q', 10, _types => array['t']) e`
+					claim.Limit, claim.Types = 10, []string{"t"}
 				}
 				b.useUp(t, how == "nacked")
 				wanted := []int64{insert()}
 				if c.isFinal {
 					wanted = nil
 				}
-				if got := pgtest.Query[[]int64](t, b.sql, claim); fmt.Sprint(got) != fmt.Sprint(wanted) {
-					t.Errorf("claimed %v, want %v", got, wanted)
-				}
+				checkIDs(t, b.claim(t, claim, len(wanted)), wanted)
 				if got := b.outcomeOf(t, first); got != want {
 					t.Errorf("the outcome is %q, want %q", got, want)
 				}
@@ -87,7 +84,9 @@ func TestAGroupKeepsItsTurnWhenItsEventHasUsedUpItsAttempts(t *testing.T) {
 	b.insertGrouped(t, "q", "a", "a", "a", "b", "b", "b")
 	var claimed []string
 	for range 6 {
-		claimed = append(claimed, b.claimGroups(t, 1, true)...)
+		for _, e := range b.claim(t, queue.ClaimParams{Queue: "q"}, 1) {
+			claimed = append(claimed, e.Group)
+		}
 	}
 	wantTurns(t, claimed)
 	if len(claimed) != 6 {

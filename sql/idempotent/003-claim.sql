@@ -22,7 +22,7 @@
 --
 -- Of a queue with limits, a claim that meets an admitted event whose attempts are used up, or that has expired, has it end as a sweep
 -- does: so the next one of its group has the turn. _sweep_max_attempts is the limit of the caller's sweeps: what a claim by a lower
--- _max_attempts leaves alone, others may claim.
+-- _max_attempts leaves alone, others may claim. Without it, only what has a limit of its own, or of its queue, or has expired, ends.
 --
 -- Of a queue with limits, nothing of a group is claimed that a wake holds: what somebody has admitted who did not see the hold yet, or has locked meanwhile, still has the version of the limits until somebody writes the
 -- hold to the group. That is asked in the statement that claims, so that no hold comes between.
@@ -59,7 +59,7 @@ create or replace function agent_service.claim_from_watermarks
 , _hashes bytea default null
 , _is_again boolean default false
 , _is_noted boolean default false
-, _sweep_max_attempts int4 default 3
+, _sweep_max_attempts int4 default null
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
@@ -155,7 +155,7 @@ begin
   if _paused then
     return;
   end if;
-  _ends_at = greatest(_max_attempts, _sweep_max_attempts);
+  _ends_at = greatest(_max_attempts, coalesce(_sweep_max_attempts, 2147483647));
   if _is_paced and not _is_noted then
     loop
       _keys = '{}';
