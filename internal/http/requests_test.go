@@ -70,7 +70,7 @@ func TestEventsAreAcceptedOrRefusedWithAReason(t *testing.T) {
 		"a duplicate escaped name":    {`{"a":1,"\u0061":2}`, "invalid_json\n#/a duplicate name"},
 		"invalid UTF-8":               {"{\"a\":\"\xff\"}", "invalid_json\nAt byte 6: invalid UTF-8."},
 		"a control character":         {"{\"a\":\"\x00\"}", `invalid_json` + "\n" + `At byte 6: invalid character '\x00' in string (expecting non-control character).`},
-		"a byte order mark":           {"\ufeff{}", "invalid_json\nAt byte 0: invalid character '\\ufeff' at start of value."},
+		"a byte order mark":           {"\ufeff{}", "invalid_json\nThe JSON begins with a byte order mark; send it without one."},
 		"not a number":                {`{"a":NaN}`, "invalid_json\nAt byte 5: invalid character 'N' at start of value."},
 		"a leading zero":              {`{"a":01}`, "invalid_json\nAt byte 6: invalid character '1' after object value (expecting ',' or '}')."},
 		"an array":                    {`[{"a":1}]`, "validation_failed\n# must be a JSON object, not [{\"a\":1}]"},

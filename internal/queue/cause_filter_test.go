@@ -19,12 +19,15 @@ func TestFilterByCauseTakesWhatIsGroupedUnderIt(t *testing.T) {
 	pgtest.EachFlavour(t)
 	t.Parallel()
 	b := setup(t, nil)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("the seed is %d", seed)
+	seed := uint64(1)
+	if pgtest.IsNightly() {
+		seed = uint64(time.Now().UnixNano())
+		t.Logf("the seed is %d", seed)
+	}
 	random := rand.New(rand.NewPCG(seed, 1))
 	pieces := []string{
 		"dial tcp", "10.0.3.17:5432", "[2001:db8::1]:80", "ada@example.com", "status 503", "code: 42", "order-4711", "db-3.internal:25", "A17x9B22", "deadbeef01", "0x7fA9", "30ms", "1m30.5s", "5µs",
-		"2026-02-03T04:05:06Z", "2026-02-03 04:05:06", "04:05", "123e4567-e89b-12d3-a456-426614174000", `"a \"b\" c"`, "'it''s'", "`x`", "don't", `"open`, "-17", "+1e5", "1,234.5", "1e-", "v2", "<number>", "<time>", "<id",
+		"2026-02-03T04:05:06Z", "2026-02-03 04:05:06", "04:05", "123e4567-e89b-12d3-a456-426614174000", `"a \"b\" c"`, "'it''s'", "`x`", "don't", `"open`, "-17", "+1e5", "+1e51e", "1,234.5", "1e-", "v2", "<number>", "<time>", "<id",
 		"(a|b)*", "[x]", "a.b", "^$", `\d`, "{1,2}", "***", "ü", "…", "  ", "\n\tat x(Y.java:13)", "\u00a0", "\u0085", "100%", "HTTP/1.1 500", "sqlstate 40001",
 	}
 	errs := slices.Clone(pieces)

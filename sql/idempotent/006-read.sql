@@ -602,7 +602,7 @@ begin
     _cause = regexp_replace(left(_cause, -1), '<[a-z]*$', '');
   end if;
   _pattern = replace(regexp_replace(_cause, '[].^$*+?(){}|\\[]', '\\\&', 'g'), ' ', _space || '+');
-  _pattern = replace(_pattern, '<number>', '(?:<number>|[-+]?[0-9][0-9.,_]*(?:[eE][0-9]*.?[0-9]+)?)');
+  _pattern = replace(_pattern, '<number>', '(?:<number>|[-+]?[0-9][0-9.,_]*(?:[eE][0-9]*' || _word || '?[0-9]*)?)');
   _pattern = replace(_pattern, '<id>', '(?:<id>|[0-9A-Za-z\u00b5]+)');
   _pattern = replace(_pattern, '<uuid>', '(?:<uuid>|[-0-9A-Fa-f]{36})');
   _pattern = replace(_pattern, '<hex>', '(?:<hex>|[0-9A-Za-z]+)');
