@@ -314,8 +314,14 @@ func TestQueueThatTheServerKnowsNothingOfIsNoEmptyQueue(t *testing.T) {
 	h.run("post", "-q", "archive", "{}").want(0)
 	h.run("queue", "set", "mail.dead").want(0)
 	for _, args := range [][]string{
-		{"queue", "mial"}, {"queue", "stats", "mial"}, {"queue", "show", "mial", "-o", "table"},
-		{"events", "-q", "mial"}, {"events", "-q", "mial", "-o", "table"}, {"history", "-q", "mial"}, {"history", "-q", "mial", "--export", "ndjson"}, {"errors", "-q", "mial"},
+		{"queue", "mial"},
+		{"queue", "stats", "mial"},
+		{"queue", "show", "mial", "-o", "table"},
+		{"events", "-q", "mial"},
+		{"events", "-q", "mial", "-o", "table"},
+		{"history", "-q", "mial"},
+		{"history", "-q", "mial", "--export", "ndjson"},
+		{"errors", "-q", "mial"},
 	} {
 		c := h.run(args...).want(3)
 		if said := c.stderr.String(); !slices.Contains(args, "--export") && c.stdout.String() != "" || !strings.Contains(said, `there is no queue "mial"`) || !strings.Contains(said, `did you mean "mail"?`) {
