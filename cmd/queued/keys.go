@@ -276,7 +276,7 @@ func rateOf(l *client.RateLimit) *access.Rate {
 // clientKey returns a key as a server shows it.
 func (d *databaseKeys) clientKey(k *access.Key) client.AccessKey {
 	shown := client.AccessKey{
-		ID: k.ID, Name: k.Name, Queues: k.Queues, Topics: k.Topics, Status: "active", Version: k.Version, CreatedAt: k.CreatedAt, UpdatedAt: k.UpdatedAt,
+		ID: k.ID, Name: k.Name, Queues: k.Queues, Topics: k.Topics, Status: d.service.Status(k), Version: k.Version, CreatedAt: k.CreatedAt, UpdatedAt: k.UpdatedAt,
 		Scopes: make([]string, len(k.Scopes)),
 	}
 	for i, scope := range k.Scopes {

@@ -72,6 +72,9 @@ func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 	if _, said := keys(t, db.URL, exitOK, "revoke", other); !strings.Contains(said, "within 5 s") {
 		t.Errorf("revoking said %q", said)
 	}
+	if shown, _ := keys(t, db.URL, exitOK, "show", other, "-o", "jsonl"); !strings.Contains(shown, `"status":"revoked"`) {
+		t.Errorf("revoked it is %s", shown)
+	}
 	keys(t, db.URL, exitUsage, "rotate", other)
 	keys(t, db.URL, 3, "revoke", "aaaaaaaa")
 	keys(t, db.URL, 3, "show", "aaaaaaaa")
