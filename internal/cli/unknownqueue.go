@@ -61,13 +61,17 @@ func checkKnown(ctx context.Context, conn *client.Client, queue string) error {
 
 // ofKnown yields values of a queue; if there are none, and the server knows nothing of the queue, its unknownQueueError. An empty queue stands for all queues.
 func ofKnown[T any](ctx context.Context, conn *client.Client, queue string, values iter.Seq2[T, error]) iter.Seq2[T, error] {
+	if queue == "" {
+		return values
+	}
 	return func(yield func(T, error) bool) {
+		isEmpty := true
 		for value, err := range values {
-			if queue = ""; !yield(value, err) {
+			if isEmpty = false; !yield(value, err) {
 				return
 			}
 		}
-		if queue == "" {
+		if !isEmpty {
 			return
 		}
 		if err := checkKnown(ctx, conn, queue); err != nil {
