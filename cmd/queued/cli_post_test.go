@@ -176,7 +176,11 @@ func TestInterruptedPostSaysHowToGoOn(t *testing.T) {
 	if code := post.wait(t); code != exitInterrupted {
 		t.Errorf("it ended with %d, want %d", code, exitInterrupted)
 	}
-	if said := post.stderr.String(); !strings.Contains(said, "add --skip 200;") {
+	switch said := post.stderr.String(); {
+	case strings.Contains(said, "add --skip 200;"):
+	case strings.Contains(said, "lines up to 100 are stored") && strings.Contains(said, "of the next 100 lines some may be stored"):
+		return // the signal came before the answer of the second batch
+	default:
 		t.Errorf("it said\n%s", said)
 	}
 	p.cli("post", "-q", "mail", "-f", fileOf(t, numbered(1, 250)), "--skip", "200").want(0)
