@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	yearBegins = "2030-10-20T00:30:00Z" // clocks go back in Europe and America in the two weeks of the short form
+	yearBegins = "2030-10-26T00:30:00Z" // clocks go back in Europe and America in the nine days of the short form
 	yearKey    = "the-admin-key-of-the-year"
 	yearWait   = 10 * time.Second // of claims
 	yearLease  = 4 * time.Hour
@@ -500,17 +500,17 @@ func (y *year) live(length, interval time.Duration, happens bool) {
 	}
 }
 
-// TestYearPassesAndNothingIsLostOrGrows has a year pass, or two weeks in the short form.
+// TestYearPassesAndNothingIsLostOrGrows has a year pass, or nine days in the short form.
 func TestYearPassesAndNothingIsLostOrGrows(t *testing.T) {
 	t.Parallel()
-	length := yearSetting(t, "QUEUED_YEAR_LENGTH", 14*24*time.Hour, 365*24*time.Hour)
+	length := yearSetting(t, "QUEUED_YEAR_LENGTH", 9*24*time.Hour, 365*24*time.Hour)
 	interval := yearSetting(t, "QUEUED_YEAR_INTERVAL", 200*time.Millisecond, 400*time.Millisecond)
 	begins, err := time.Parse(time.RFC3339, yearBegins)
 	if err != nil {
 		t.Fatal(err)
 	}
 	y := &year{
-		t: t, jumps: yearSetting(t, "QUEUED_YEAR_JUMP", 2*time.Hour, time.Hour), client: &http.Client{
+		t: t, jumps: yearSetting(t, "QUEUED_YEAR_JUMP", 3*time.Hour, time.Hour), client: &http.Client{
 			Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
