@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
@@ -352,16 +353,26 @@ func (h *environment) drain() {
 	}
 }
 
-// sql runs a statement in the test's database; of several cells, in each of them.
+// sql runs a statement in the test's database; of several cells, in each of them. A task of upkeep that the service is at is done after that.
 func (h *environment) sql(statement string, args ...any) {
 	h.t.Helper()
 	for _, at := range h.all() {
 		conn := at.connect()
-		if _, err := conn.Exec(h.t.Context(), statement, args...); err != nil {
-			h.t.Fatalf("%s: %v", statement, err)
-		}
+		h.eventually("nobody else is at it", func() bool {
+			_, err := conn.Exec(h.t.Context(), statement, args...)
+			if err != nil && !isLocked(err) {
+				h.t.Fatalf("%s: %v", statement, err)
+			}
+			return err == nil
+		})
 		_ = conn.Close(h.t.Context())
 	}
+}
+
+// isLocked reports whether a statement has failed because somebody else has a lock that it does not wait for.
+func isLocked(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refused.Code == "55P03"
 }
 
 // count returns the number that a query returns; of several cells, the sum of theirs.
