@@ -381,6 +381,12 @@ func (c *Client) PutQueueIf(ctx context.Context, name string, settings QueueSett
 	return c.policy(ctx, Request{Method: http.MethodPut, Path: queuePath(name, ""), Header: header, Body: settings})
 }
 
+// PatchQueue changes the settings of a queue that patch has, by their names in JSON, such as "max_attempts"; nil removes a value, and a map changes a part of a setting,
+// as in {"flow": {"concurrency": 5}}. What others change at the same time is kept. If ifVersion is not 0, it changes that version or returns [ErrPreconditionFailed].
+func (c *Client) PatchQueue(ctx context.Context, name string, ifVersion int64, patch map[string]any) (Policy, error) {
+	return c.policy(ctx, Request{Method: http.MethodPatch, Path: queuePath(name, ""), Header: ifMatch(ifVersion), Body: patch, Repeatable: ifVersion == 0})
+}
+
 // PauseQueue makes the events of a queue unclaimable until it is resumed. They can still be inserted, and claimed ones acked.
 func (c *Client) PauseQueue(ctx context.Context, name string) (Policy, error) {
 	return c.policy(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/pause"), Repeatable: true})

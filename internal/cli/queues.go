@@ -166,20 +166,30 @@ type rateFlags struct {
 	Burst *int   `placeholder:"N" min:"1" max:"10000" help:"How many events of a group are claimed at once under --rate; 1 if it is not given."`
 }
 
+// parse returns the rate that the flags set, nil if --rate is none or not given.
+func (f *rateFlags) parse() (*client.Rate, error) {
+	if f.Rate == "" || f.Rate == none && f.Burst == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	limit, period, _ := strings.Cut(f.Rate, "/")
+	n, err := strconv.Atoi(limit)
+	d, err2 := time.ParseDuration(period)
+	if err != nil || err2 != nil || n < 1 || d <= 0 {
+		return nil, usagef("--rate must be a number of events and a duration, such as 10/1s, not %q", f.Rate)
+	}
+	rate := &client.Rate{Limit: n, Period: d}
+	set(&rate.Burst, f.Burst)
+	return rate, nil
+}
+
 // change applies the flags to a rate.
 func (f *rateFlags) change(rate **client.Rate) error {
+	given, err := f.parse()
 	switch {
-	case f.Rate == "none" && f.Burst == nil:
-		*rate = nil
-	case f.Rate != "":
-		limit, period, _ := strings.Cut(f.Rate, "/")
-		n, err := strconv.Atoi(limit)
-		d, err2 := time.ParseDuration(period)
-		if err != nil || err2 != nil || n < 1 || d <= 0 {
-			return usagef("--rate must be a number of events and a duration, such as 10/1s, not %q", f.Rate)
-		}
-		*rate = &client.Rate{Limit: n, Period: d}
-		set(&(*rate).Burst, f.Burst)
+	case err != nil:
+		return err
+	case given != nil || f.Rate == none:
+		*rate = given
 	case f.Burst != nil && *rate == nil:
 		return usagef("--burst needs --rate")
 	case f.Burst != nil:
@@ -272,105 +282,125 @@ func (*queueSetCmd) Help() string {
 		`queued queue set mail --fair --group-from /tenant`,
 		`queued queue set mail --concurrency none --rate none`,
 		`queued queue set mail`,
-	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
+	) + "\nWithout a setting it makes the queue, if nobody has. What is not given stays as it is; a --backoff has the factor of its kind again, unless --backoff-factor is given."
 }
 
 // Run changes the policy.
 func (c *queueSetCmd) Run(ctx context.Context, env *Env) error {
-	hasSettings := *c != (queueSetCmd{queueArg: c.queueArg})
-	return c.policy(env, func(conn *client.Client) (changed client.Policy, err error) {
-		for range maxSetTries {
-			before, err := conn.GetQueue(ctx, c.Queue)
-			if errors.Is(err, client.ErrQueueNotDeclared) { // this makes it
-				before, err = client.Queue{}, nil
-			}
-			if err != nil {
-				return changed, err
-			}
-			if !hasSettings && before.Version != 0 {
-				return changed, usagef("the queue exists: queue set needs a setting to change, such as --max-attempts")
-			}
-			settings := before.Settings()
-			if err := c.change(&settings); err != nil {
-				return changed, err
-			}
-			changed, err = conn.PutQueueIf(ctx, c.Queue, settings, before.Version)
-			if !errors.Is(err, client.ErrPreconditionFailed) {
-				return changed, err
-			}
+	patch, err := c.patch()
+	if err != nil {
+		return err
+	}
+	return c.policy(env, func(conn *client.Client) (client.Policy, error) {
+		if len(patch) > 0 {
+			changed, err := conn.PatchQueue(ctx, c.Queue, 0, patch)
+			return changed, explainMissing(err)
 		}
-		return changed, fmt.Errorf("the policy of %q was changed by others each of %d times between reading and writing it; nothing was changed", c.Queue, maxSetTries)
+		made, err := conn.PutQueueIf(ctx, c.Queue, client.QueueSettings{}, 0)
+		if errors.Is(err, client.ErrPreconditionFailed) {
+			err = usagef("the queue exists: queue set needs a setting to change, such as --max-attempts")
+		}
+		return made, err
 	})
 }
 
-// maxSetTries is how often a policy is read and written at most.
-const maxSetTries = 10
-
-// change applies the flags to the policy.
-func (c *queueSetCmd) change(settings *client.QueueSettings) error {
-	set(&settings.MaxAttempts, c.MaxAttempts)
-	set(&settings.InvisibleFor, c.Lease)
-	set(&settings.HistoryRetention, c.HistoryRetention)
-	set(&settings.Delay, c.Delay)
-	set(&settings.Wait, c.Wait)
-	var flow client.Flow
-	if settings.Flow != nil {
-		flow = *settings.Flow
+// explainMissing names the flag of a part without which there is no such setting, if that is why a change was refused.
+func explainMissing(err error) error {
+	flags := map[string]string{"#/backoff/kind": "--backoff", "#/backoff/base": "--backoff-base", "#/flow/rate/limit": "--rate"}
+	if refused, ok := errors.AsType[*client.Error](err); ok {
+		for _, f := range refused.Errors {
+			if flag := flags[f.Pointer]; flag != "" && f.Detail == "is required" {
+				return usagef("the queue has no such setting yet: it needs %s, too", flag)
+			}
+		}
 	}
-	set(&flow.Concurrency, (*int)(c.Concurrency))
-	set(&flow.Total, (*int)(c.Total))
-	set(&flow.Fair, c.Fair)
+	return err
+}
+
+// patch returns what the flags change, as PATCH /queues/{name} takes it: nil takes a value away.
+func (c *queueSetCmd) patch() (map[string]any, error) {
+	patch, flow, backoff := map[string]any{}, map[string]any{}, map[string]any{}
+	change(patch, "max_attempts", c.MaxAttempts)
+	change(patch, "invisible_for", c.Lease)
+	change(patch, "history_retention", c.HistoryRetention)
+	change(patch, "delay", c.Delay)
+	change(patch, "wait", c.Wait)
+	change(flow, "concurrency", (*int)(c.Concurrency))
+	change(flow, "total", (*int)(c.Total))
+	if c.Fair != nil {
+		flow["fair"] = *c.Fair
+	}
 	switch {
 	case c.GroupOrder == nil:
 	case *c.GroupOrder == "none":
-		flow.Order, flow.OnFailed = false, ""
+		flow["order"], flow["on_failed"] = false, nil
 	default:
-		flow.Order, flow.OnFailed = true, *c.GroupOrder
+		flow["order"], flow["on_failed"] = true, *c.GroupOrder
 	}
-	if err := c.rateFlags.change(&flow.Rate); err != nil {
-		return err
+	switch rate, err := c.parse(); {
+	case err != nil:
+		return nil, err
+	case rate != nil:
+		flow["rate"] = map[string]any{"limit": rate.Limit, "period": rate.Period.String(), "burst": max(rate.Burst, 1)}
+	case c.Burst != nil:
+		flow["rate"] = map[string]any{"burst": *c.Burst}
+	case c.Rate == none:
+		flow["rate"] = nil
 	}
-	settings.Flow = nil
-	if flow != (client.Flow{}) {
-		settings.Flow = &flow
+	if len(flow) > 0 {
+		patch["flow"] = flow
 	}
-	switch c.GroupFrom {
-	case "":
-	case "none":
-		settings.GroupFrom = ""
-	default:
-		settings.GroupFrom = c.GroupFrom
+	if c.GroupFrom != "" {
+		patch["group_from"] = unlessNone(c.GroupFrom)
 	}
-	switch c.DeadLetter {
-	case "":
-	case "none":
-		settings.DeadLetter = nil
-	default:
-		settings.DeadLetter = &client.DeadLetter{Queue: c.DeadLetter}
+	if c.DeadLetter == none {
+		patch["dead_letter"] = nil
+	} else if c.DeadLetter != "" {
+		patch["dead_letter"] = map[string]any{"queue": c.DeadLetter}
 	}
-	var backoff client.Backoff
-	if settings.Backoff != nil {
-		backoff = *settings.Backoff
+	if c.Backoff != "" {
+		backoff["kind"], backoff["factor"] = c.Backoff, nil // each kind has a factor of its own, unless one is given
 	}
-	if c.Backoff != "" && c.Backoff != backoff.Kind {
-		backoff.Kind, backoff.Factor = c.Backoff, 0 // another kind has another default
+	if c.BackoffBase != nil {
+		backoff["base"] = c.BackoffBase.String()
 	}
-	set(&backoff.Base, c.BackoffBase)
-	set(&backoff.Factor, c.BackoffFactor)
-	set(&backoff.Max, c.BackoffMax)
-	set(&backoff.Jitter, c.BackoffJitter)
+	change(backoff, "factor", c.BackoffFactor)
+	change(backoff, "max", c.BackoffMax)
+	if c.BackoffJitter != nil {
+		backoff["jitter"] = *c.BackoffJitter
+	}
+	if c.Backoff == none {
+		patch["backoff"] = nil
+	} else if len(backoff) > 0 {
+		patch["backoff"] = backoff
+	}
+	return patch, nil
+}
+
+// none takes a setting away.
+const none = "none"
+
+// unlessNone returns the value of a flag, nil for none.
+func unlessNone(text string) any {
+	if text == none {
+		return nil
+	}
+	return text
+}
+
+// change puts the value of a flag into a patch, if it was given: zero takes the value away.
+func change[T comparable](patch map[string]any, name string, flag *T) {
+	var zero T
 	switch {
-	case backoff == client.Backoff{}:
-	case backoff.Kind == "none":
-		settings.Backoff = nil
-	case backoff.Kind == "":
-		return usagef("the queue has no backoff; say its kind with --backoff constant, linear or exponential")
-	case backoff.Base == 0:
-		return usagef("--backoff %s needs --backoff-base", backoff.Kind)
+	case flag == nil:
+	case *flag == zero:
+		patch[name] = nil
 	default:
-		settings.Backoff = &backoff
+		patch[name] = *flag
+		if d, ok := any(*flag).(time.Duration); ok {
+			patch[name] = d.String()
+		}
 	}
-	return nil
 }
 
 // set sets the value of a flag, if it was given.

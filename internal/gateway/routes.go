@@ -90,6 +90,7 @@ func table() []*route {
 	add(get, "/queues", ofAllQueues)
 	add(get, "/queues/{name}", waitingInPath)
 	add(put, "/queues/{name}", usesAtHome, setsQueue, manages)
+	add(patch, "/queues/{name}", usesAtHome, setsQueue, manages)
 	add(del, "/queues/{name}", deleteQueue, setsQueue)
 	add(post, "/queues/{name}/pause", usesAtHome, setsQueue, manages)
 	add(post, "/queues/{name}/resume", usesAtHome, setsQueue, manages)

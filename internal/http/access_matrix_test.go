@@ -183,6 +183,7 @@ var restrictedCalls = map[string]struct {
 	"unblockGroup":    {"/queues/SIDE.q/groups/g/unblock", "", refused},
 	"queuesOverview":  {"/stats/queues", "", filtered},
 	"putQueue":        {"/queues/SIDE.q", "{}", refused},
+	"patchQueue":      {"/queues/SIDE.q", "{}", refused},
 	"deleteQueue":     {"/queues/UNUSED?purge=true", "", refused},
 	"pauseQueue":      {"/queues/SIDE.paused/pause", "", refused},
 	"resumeQueue":     {"/queues/SIDE.q/resume", "", refused},

@@ -32,7 +32,7 @@ func (c *client) audit(query string) []seenAction {
 // audited has what each operation that manages is recorded as; "" for those that have nothing to record.
 var audited = map[string]string{
 	"sweep": "", "runEvent": "event.run", "runQueue": "queue.run", "requeue": "event.requeue", "requeueMatching": "history.requeue",
-	"putQueue": "queue.put", "deleteQueue": "queue.delete", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
+	"putQueue": "queue.put", "patchQueue": "queue.put", "deleteQueue": "queue.delete", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
 	"putGroup": "group.put", "deleteGroup": "group.delete", "unblockGroup": "group.unblock",
 	"createRedrive": "redrive.create", "pauseRedrive": "redrive.pause", "resumeRedrive": "redrive.resume", "cancelRedrive": "redrive.cancel",
 	"putQueueCopies": "queue.put", "putKeyCopies": "key.copy", "insertForwarded": "", "putCell": "cell.put", "deleteCell": "cell.delete",

@@ -38,9 +38,9 @@ func (req *moveEventsRequest) usedQueues(use func(name, pointer string)) { use(r
 
 func (req *pauseQueueRequest) usedQueues(use func(name, pointer string)) { use(req.Name, "{name}") }
 
-func (req *putQueueRequest) usedQueues(use func(name, pointer string)) {
-	if req.DeadLetter != nil {
-		use(req.DeadLetter.Queue, "#/dead_letter/queue")
+func (p *policy) usedQueues(use func(name, pointer string)) {
+	if p.DeadLetter != nil {
+		use(p.DeadLetter.Queue, "#/dead_letter/queue")
 	}
 }
 

@@ -65,6 +65,7 @@ func provokeUndeclared(t *testing.T, h *environment) {
 		{"POST", "/queues/ordres/pause", "", ``, "{name}"},
 		{"POST", "/queues/ordres/resume", "", ``, "{name}"},
 		{"PUT", "/queues/orders", "", `{"dead_letter":{"queue":"ordres"}}`, "#/dead_letter/queue"},
+		{"PATCH", "/queues/orders", "", `{"dead_letter":{"queue":"ordres"}}`, "#/dead_letter/queue"},
 		{"PUT", "/queues/ordres/groups/a", "", `{}`, "{name}"},
 		{"PUT", "/queues/ordres/push", "", `{"url":"http://127.0.0.1:1"}`, "{name}"},
 		{"POST", "/schedules", "", `{"event":{},"cron":"@daily","timezone":"UTC","queue":"ordres"}`, "#/queue"},

@@ -44,6 +44,7 @@ func everyRoute(t *testing.T) []route {
 		"requeueMatching": `{"outcome":"failed"}`,
 		"createRedrive":   `{"filter":{"outcome":"failed"}}`,
 		"moveEvents":      `{"to":"elsewhere"}`,
+		"patchQueue":      `{}`,
 		"putPlacement":    `{"cells":[1]}`,
 		"insertForwarded": `{"events":[{"id":1,"event":{},"publication":{"forward":{"queue":"q"}}}]}`,
 		"putKeyCopies":    `{"keys":[{"id":"k3x7q2ac"}]}`,
@@ -249,6 +250,8 @@ func provokeJobs(h *environment) {
 	h.call("GET", "/history?type=a&source=s&worker=w&cause=no+%3Cid%3E&min_duration=0s&finished_from=2026-01-01T00:00:00Z&finished_to=9999-01-01T00:00:00Z", "").want(200)
 	h.call("PUT", "/queues/work", `{"max_attempts":5,"invisible_for":"1m","backoff":{"kind":"linear","base":"1s","factor":null,"max":null,"jitter":0.5},"history_retention":"720h"}`).want(200)
 	h.with("If-None-Match", "*").call("PUT", "/queues/work", `{}`).wantProblem(problem.PreconditionFailed)
+	h.call("PATCH", "/queues/work", `{"max_attempts":null,"backoff":{"base":"2s","max":"1m"},"flow":{"concurrency":2},"wait":null}`).want(200)
+	h.with("If-Match", `"1"`).call("PATCH", "/queues/work", `{"wait":"1s"}`).wantProblem(problem.PreconditionFailed)
 	h.with("If-Match", h.call("GET", "/queues/work", "").want(200).header.Get("Etag")).call("PUT", "/queues/work", `{}`).want(200)
 	later := decode[seenEvent](h.call("POST", "/events?queue=work&delay=1h", `{"n":7}`).want(201)).ID
 	h.call("POST", fmt.Sprintf("/events/%d/run", later), "").want(200)

@@ -2,11 +2,14 @@ package http
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
@@ -121,19 +124,19 @@ type putQueueRequest struct {
 	policy
 }
 
-func (req putQueueRequest) params() queue.Policy {
+func (p *policy) params(name string) queue.Policy {
 	return queue.Policy{
-		Queue:        req.Name,
-		MaxAttempts:  req.MaxAttempts,
-		InvisibleFor: req.InvisibleFor,
-		Backoff:      (*queue.Backoff)(req.Backoff),
-		Paused:       req.Paused,
-		Retention:    req.Retention,
-		DeadLetter:   (*queue.DeadLetter)(req.DeadLetter),
-		Delay:        req.Delay,
-		Wait:         req.Wait,
-		GroupFrom:    req.GroupFrom,
-		Flow:         req.Flow.params(),
+		Queue:        name,
+		MaxAttempts:  p.MaxAttempts,
+		InvisibleFor: p.InvisibleFor,
+		Backoff:      (*queue.Backoff)(p.Backoff),
+		Paused:       p.Paused,
+		Retention:    p.Retention,
+		DeadLetter:   (*queue.DeadLetter)(p.DeadLetter),
+		Delay:        p.Delay,
+		Wait:         p.Wait,
+		GroupFrom:    p.GroupFrom,
+		Flow:         p.Flow.params(),
 	}
 }
 
@@ -165,8 +168,63 @@ func replyOfPolicy(p queue.Policy, body any) reply {
 
 func (s *Server) putQueue(r *http.Request, req putQueueRequest) (reply, error) {
 	only := queue.Precondition{Versions: req.IfMatch.versions(), Exists: req.IfMatch.isAny(), Absent: req.IfNoneMatch != nil}
-	p, err := s.svc.PutPolicy(r.Context(), req.params(), only)
+	p, err := s.svc.PutPolicy(r.Context(), req.params(req.Name), only)
 	return replyOfPolicy(p, policyOf(p)), err
+}
+
+// A changeQueueRequest changes settings of a policy: Changes has those of a patchQueueRequest that change.
+type changeQueueRequest struct {
+	openQueueRequest
+	IfMatch *precondition   `header:"If-Match"`
+	Changes json.RawMessage `body:"changes"`
+}
+
+type patchQueueRequest struct {
+	openQueueRequest
+	IfMatch *precondition `header:"If-Match"`
+	policy
+}
+
+// patchQueue returns the handler that changes settings of a policy, and leaves the others as they are. If others change the policy meanwhile, it reads that again and changes it
+// once more: each time somebody has got something done.
+func (s *Server) patchQueue(lim bind.Limits) func(*http.Request, changeQueueRequest) (reply, error) {
+	binding := bind.New[patchQueueRequest](lim)
+	return func(r *http.Request, req changeQueueRequest) (reply, error) {
+		for {
+			before, err := s.svc.GetPolicy(r.Context(), req.Name)
+			if err != nil {
+				return reply{}, err
+			}
+			patched := patchQueueRequest{req.openQueueRequest, req.IfMatch, policyOf(before).policy}
+			deadLetters := ""
+			if before.DeadLetter != nil {
+				deadLetters = before.DeadLetter.Queue
+			}
+			if err := binding.Merge(req.Changes, &patched); err != nil { // which changes what before points to, too
+				return reply{}, err
+			}
+			named := patched
+			if named.DeadLetter != nil && named.DeadLetter.Queue == deadLetters {
+				named.DeadLetter = nil // it stays, whether the caller may use it or not
+			}
+			if err := s.restrict(r, binding, &named); err != nil { //nolint:contextcheck // what it looks up, it does with the context of r
+				return reply{}, err
+			}
+			only := queue.Precondition{Versions: req.IfMatch.versions(), Exists: req.IfMatch.isAny()}
+			isAnother := only.Versions != nil && !slices.Contains(only.Versions, before.Version) || only.Exists && before.Version == 0
+			switch {
+			case isAnother: // than the caller means: it is refused
+			case before.Version == 0:
+				only = queue.Precondition{Absent: true}
+			default:
+				only = queue.Precondition{Versions: []int64{before.Version}}
+			}
+			p, err := s.svc.PutPolicy(r.Context(), patched.params(req.Name), only)
+			if !errors.Is(err, queue.ErrStale) || isAnother {
+				return replyOfPolicy(p, policyOf(p)), s.explainUndeclared(r, &patched, err)
+			}
+		}
+	}
 }
 
 type queueRequest struct {

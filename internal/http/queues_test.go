@@ -1,16 +1,19 @@
 package http
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -130,6 +133,109 @@ func TestOneOfManyWhoReplaceTheSameVersionOfAPolicySucceeds(t *testing.T) {
 			t.Errorf("round %d: %d of %d succeeded, want 1", round, replaced, writers)
 		}
 	}
+}
+
+func TestPatchChangesWhatItHasAndNothingElse(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const path = "/queues/work"
+	policy := func(a answer) (members map[string]any) {
+		members = decode[map[string]any](a.want(200))
+		delete(members, "version")
+		delete(members, "updated_at")
+		return members
+	}
+	want := policy(h.call("PATCH", path, `{"max_attempts":3}`)) // makes a policy
+	for _, c := range []struct {
+		body, member string
+		value        any
+	}{
+		{`{"delay":"5m"}`, "delay", "5m0s"},
+		{`{"flow":{"concurrency":5}}`, "flow", map[string]any{"concurrency": 5.0, "total": nil, "order": false, "on_failed": nil, "rate": nil, "fair": false}},
+		{`{"flow":{"rate":{"limit":10,"period":"1s"}}}`, "flow", map[string]any{"concurrency": 5.0, "total": nil, "order": false, "on_failed": nil, "rate": map[string]any{"limit": 10.0, "period": "1s", "burst": 1.0}, "fair": false}},
+		{`{"flow":{"rate":{"burst":4},"fair":true}}`, "flow", map[string]any{"concurrency": 5.0, "total": nil, "order": false, "on_failed": nil, "rate": map[string]any{"limit": 10.0, "period": "1s", "burst": 4.0}, "fair": true}},
+		{`{"flow":{"rate":null,"concurrency":null}}`, "flow", map[string]any{"concurrency": nil, "total": nil, "order": false, "on_failed": nil, "rate": nil, "fair": true}},
+		{`{"flow":null}`, "flow", nil},
+		{`{"backoff":{"kind":"exponential","base":"1s","jitter":0.5}}`, "backoff", map[string]any{"kind": "exponential", "base": "1s", "factor": 2.0, "max": nil, "jitter": 0.5}},
+		{`{"backoff":{"max":"1h"}}`, "backoff", map[string]any{"kind": "exponential", "base": "1s", "factor": 2.0, "max": "1h0m0s", "jitter": 0.5}},
+		{`{"backoff":{"kind":"linear","factor":null,"max":null}}`, "backoff", map[string]any{"kind": "linear", "base": "1s", "factor": 1.0, "max": nil, "jitter": 0.5}},
+		{`{"dead_letter":{"queue":"work.dead"},"max_attempts":3}`, "dead_letter", map[string]any{"queue": "work.dead"}},
+		{`{"paused":true}`, "paused", true},
+		{`{"group_from":"/tenant"}`, "group_from", "/tenant"},
+		{`{"delay":null}`, "delay", nil},
+		{`{}`, "paused", true},
+	} {
+		want[c.member] = c.value
+		if diff := cmp.Diff(want, policy(h.call("PATCH", path, c.body))); diff != "" {
+			t.Errorf("after %s (-want +got)\n%s", c.body, diff)
+		}
+	}
+	before := h.call("GET", path, "").want(200)
+	for body, field := range map[string]string{
+		`{"max_attempts":0}`:                           "#/max_attempts",
+		`{"paused":null}`:                              "#/paused",
+		`{"flow":{"rate":{"burst":4}}}`:                "#/flow/rate/limit",
+		`{"flow":{"on_failed":"block"}}`:               "flow/on_failed",
+		`{"backoff":{"factor":0.5}}`:                   "#/backoff/factor",
+		`{"dead_letter":{"queue":"queued.forward.1"}}`: "#/dead_letter/queue",
+		`{"max_attempt":4}`:                            "#/max_attempt",
+		`{"flow":{"speed":4}}`:                         "#/flow/speed",
+	} {
+		refused := h.try("PATCH", path, body)
+		if refused.wantProblem(problem.ValidationFailed); !strings.Contains(refused.body, field) {
+			t.Errorf("%s is refused with %s", body, refused.body)
+		}
+	}
+	h.try("PATCH", path, "").wantProblem(problem.InvalidJSON)
+	h.try("PATCH", path, "[]").wantProblem(problem.ValidationFailed)
+	h.call("PATCH", "/queues/queued.forward.1", "{}").wantProblem(problem.InvalidParameter)
+	h.with("If-Match", `"1"`).call("PATCH", path, `{"wait":"1s"}`).wantProblem(problem.PreconditionFailed)
+	h.with("If-Match", `*`).call("PATCH", "/queues/other", `{"wait":"1s"}`).wantProblem(problem.PreconditionFailed)
+	if after := h.call("GET", path, "").want(200); after.header.Get("Etag") != before.header.Get("Etag") {
+		t.Errorf("calls that are refused have changed it to %s", after.body)
+	}
+	h.with("If-Match", before.header.Get("Etag")).call("PATCH", path, `{"wait":"1s"}`).want(200)
+	h.with("If-Match", `*`).call("PATCH", path, `{"wait":"2s"}`).want(200)
+}
+
+func TestPatchesAtTheSameTimeAreAllKept(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const path = "/queues/work"
+	patches := map[string]any{"max_attempts": 3.0, "invisible_for": "2m0s", "history_retention": "720h0m0s", "delay": "1s", "wait": "20s", "group_from": "/tenant"}
+	for range 5 {
+		var changing sync.WaitGroup
+		for member, value := range patches {
+			body, err := json.Marshal(map[string]any{member: value})
+			if err != nil {
+				t.Fatal(err)
+			}
+			changing.Go(func() { h.call("PATCH", path, string(body)).want(200) })
+		}
+		changing.Wait()
+		got := decode[map[string]any](h.call("GET", path, "").want(200))
+		for member, value := range patches {
+			if got[member] != value {
+				t.Errorf("%s is %v, want %v", member, got[member], value)
+			}
+		}
+		h.call("PUT", path, `{}`).want(200)
+	}
+}
+
+func TestRestrictedKeyPatchesAPolicyWhoseDeadLettersGoElsewhere(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
+	own := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Manage}, Queues: []string{"work"}}))
+	admin.call("PUT", "/queues/work", `{"dead_letter":{"queue":"dead"}}`).want(200)
+	if got := decode[map[string]any](own.call("PATCH", "/queues/work", `{"max_attempts":2}`).want(200)); got["dead_letter"] == nil {
+		t.Errorf("it has %v", got)
+	}
+	own.call("PATCH", "/queues/work", `{"dead_letter":{"queue":"other"}}`).wantProblem(problem.Forbidden)
+	own.call("PATCH", "/queues/dead", `{"max_attempts":2}`).wantProblem(problem.Forbidden)
+	own.call("PATCH", "/queues/work", `{"dead_letter":null}`).want(200)
+	own.call("PATCH", "/queues/work", `{"dead_letter":{"queue":"dead"}}`).wantProblem(problem.Forbidden)
 }
 
 func TestOneOfManyWhoCreateASourceOrAPushSucceeds(t *testing.T) {

@@ -105,6 +105,7 @@ func (s *Server) routes() *router {
 	r.Get("/queues", access.Read, endpoint(s, lim, s.listQueues))
 	r.Get("/queues/{name}", access.Read, endpoint(s, lim, s.getQueue))
 	r.Put("/queues/{name}", access.Manage, endpoint(s, lim, s.putQueue))
+	r.Patch("/queues/{name}", access.Manage, endpoint(s, lim, s.patchQueue(lim)))
 	r.Delete("/queues/{name}", access.Manage, endpoint(s, lim, s.deleteQueue))
 	r.Post("/queues/{name}/pause", access.Manage, endpoint(s, lim, s.changeQueue(s.svc.Pause)))
 	r.Post("/queues/{name}/resume", access.Manage, endpoint(s, lim, s.changeQueue(s.svc.Resume)))

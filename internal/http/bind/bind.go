@@ -254,6 +254,13 @@ func (b *Binding) Decode(w http.ResponseWriter, r *http.Request, hold *body.Hold
 	return decode(sent, v.FieldByIndex(b.body.Index), b.body, b.limits)
 }
 
+// Merge changes req, a pointer to the struct that b was made of, by a JSON object (RFC 7396, JSON Merge Patch): a member sets a field, or takes its value away if it is null, and changes
+// a field that is an object member by member. It fails with a *problem.Problem that names every bad field.
+func (b *Binding) Merge(changes []byte, req any) error {
+	d := decoder{Limits: b.limits, text: changes, field: b.body, into: reflect.ValueOf(req).Elem(), spare: b.limits.Body - int64(len(changes)), isMerge: true}
+	return d.run()
+}
+
 // Log calls add with the name and the value of each field of req, which was decoded, that has the tag log.
 func (b *Binding) Log(req any, add func(name string, value any)) {
 	for i := range b.Fields {

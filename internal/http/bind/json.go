@@ -30,6 +30,7 @@ type decoder struct {
 	bad   problem.Fields
 	err   error
 
+	isMerge    bool  // objects that are there already are changed, member by member, instead of being made anew
 	isSeparate bool  // the elements of lists are refused each on its own
 	inElement  bool  // one of them is being read
 	refusal    error // why it is refused; nil: it is not
@@ -41,7 +42,11 @@ func decode(text []byte, v reflect.Value, f *Field, lim Limits) error {
 	if s, ok := v.Addr().Interface().(Separator); ok {
 		d.isSeparate = s.IsSeparate()
 	}
-	if err := json.Unmarshal(text, &d); err != nil {
+	return d.run()
+}
+
+func (d *decoder) run() error {
+	if err := json.Unmarshal(d.text, d); err != nil {
 		return d.problemOf(err)
 	}
 	return d.bad.Err(problem.ValidationFailed)
@@ -92,8 +97,10 @@ func (d *decoder) value(v reflect.Value, f *Field) {
 		d.reject("must be " + f.wants + ", not " + clip(string(d.raw())))
 	case kind == '{' && f.Members == nil:
 		d.payload(v, f)
+	case kind == '{' && d.isMerge && v.Kind() == reflect.Pointer && !v.IsNil():
+		d.object(v.Elem(), f.Members, true)
 	case kind == '{':
-		d.object(allocate(v), f.Members)
+		d.object(allocate(v), f.Members, d.isMerge && v.Kind() == reflect.Struct)
 	case kind == '[':
 		d.list(allocate(v), f)
 	case kind == '"':
@@ -105,8 +112,8 @@ func (d *decoder) value(v reflect.Value, f *Field) {
 	}
 }
 
-// object reads an object into the struct v.
-func (d *decoder) object(v reflect.Value, fields []Field) {
+// object reads an object into the struct v. If that is there already, what the object does not have stays as it is.
+func (d *decoder) object(v reflect.Value, fields []Field, isThere bool) {
 	var given [64]bool // more than any struct has fields
 	before := len(d.bad)
 	d.next()
@@ -122,7 +129,7 @@ func (d *decoder) object(v reflect.Value, fields []Field) {
 	d.next()
 	for i := range fields {
 		switch f := &fields[i]; {
-		case given[i] || f.In != "json":
+		case given[i] || isThere || f.In != "json":
 		case f.Required:
 			d.bad.Add(d.pointer()+"/"+f.Name, "is required")
 		case f.initial.IsValid():
