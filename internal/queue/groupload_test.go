@@ -724,7 +724,11 @@ func (l *groupLoad) pauses() (paused []pause) {
 
 func TestLimitsOfGroupsHoldAtEveryInstantAndNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
-	for _, fault := range runGroupLoad(t, 1500) {
+	events := 500
+	if pgtest.IsNightly() {
+		events = 1500
+	}
+	for _, fault := range runGroupLoad(t, events) {
 		t.Error(fault)
 	}
 }
