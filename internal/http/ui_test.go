@@ -30,9 +30,13 @@ type pageSeen struct {
 	body   string
 }
 
-// browse returns a browser for the pages of a server.
+// browse returns a browser for the pages of a server, which has sampled the queues: before that there are no statistics.
 func (h *environment) browse(t *testing.T) *browser {
 	t.Helper()
+	for _, at := range h.all() {
+		samplings := at.database.Rounds.Loop("sampling queues")
+		h.eventually("the queues were sampled", func() bool { return samplings.Total() > 0 })
+	}
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
