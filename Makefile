@@ -76,7 +76,7 @@ test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container, what 
 
 # With the race detector: the packages that share memory between goroutines, and of the large ones, most of whose tests are of SQL, those tests whose
 # names speak of what happens at the same time
-RACE_PACKAGES := ./internal/access ./internal/cell ./internal/clienttest ./internal/egress ./internal/gateway ./internal/groupcommit ./internal/http/pages \
+RACE_PACKAGES := ./internal/access ./internal/cell ./internal/clienttest ./internal/crowd ./internal/egress ./internal/gateway ./internal/groupcommit ./internal/http/pages \
 	./internal/match ./internal/pg ./internal/push ./internal/ratelimit ./internal/rounds ./internal/watermark
 RACE_LARGE := ./internal/http ./internal/queue ./internal/schedule ./internal/topic
 RACE_TESTS := Wait|Stream|Concurren|Together|AtOnce|Drain|Stop|Race|SameTime|Beside|Meanwhile|Shared|Cache|Several|Kill|Late

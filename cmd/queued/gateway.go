@@ -94,7 +94,7 @@ func (c *gatewayStartCmd) serve(ctx context.Context, reader *settingsReader, log
 	defer g.Close()
 	logger.Info().Str("version", sql.Version()).Str("addr", tcp.String()).Msg("starting")
 	front := &httpServer{server: g.HTTPServer()}
-	front.start(listener, tlsConfig)
+	front.start(listener, tlsConfig, logger)
 	defer front.close()
 
 	running, stopRunning := context.WithCancel(context.WithoutCancel(ctx)) // also while it shuts down

@@ -13,6 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/crowd"
 	httpapi "github.com/queued/queued/internal/http"
 )
 
@@ -24,17 +27,18 @@ type httpServer struct {
 }
 
 // startHTTP serves a listener, at first with the handler of starting. tlsConfig is nil for plain HTTP.
-func startHTTP(listener net.Listener, tlsConfig *tls.Config, starting *httpapi.Server, queryTimeout time.Duration) *httpServer {
+func startHTTP(listener net.Listener, tlsConfig *tls.Config, starting *httpapi.Server, queryTimeout time.Duration, logger zerolog.Logger) *httpServer {
 	s := &httpServer{server: starting.HTTPServer()}
 	s.setHandler(starting)
 	s.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.handler.Load()).ServeHTTP(w, r) })
 	s.server.WriteTimeout += queryTimeout // the answer to a query is written after it
-	s.start(listener, tlsConfig)
+	s.start(listener, tlsConfig, logger)
 	return s
 }
 
-// start serves a listener.
-func (s *httpServer) start(listener net.Listener, tlsConfig *tls.Config) {
+// start serves a listener. A quarter of the files that the process may open is left to other things than connections of clients that send nothing.
+func (s *httpServer) start(listener net.Listener, tlsConfig *tls.Config, logger zerolog.Logger) {
+	crowd.Watch(s.server, crowd.OpenFiles()*3/4, logger)
 	s.server.TLSConfig = tlsConfig
 	s.serving = start(func() error {
 		if tlsConfig != nil {

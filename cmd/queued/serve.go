@@ -128,7 +128,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 		httpConfig.Registry = prometheus.NewRegistry()
 		cert.Register(httpConfig.Registry)
 	}
-	front := startHTTP(listener, tlsConfig, httpapi.Starting(httpConfig), c.QueryTimeout)
+	front := startHTTP(listener, tlsConfig, httpapi.Starting(httpConfig), c.QueryTimeout, logger)
 	defer front.close()
 
 	db, err := c.open(ctx, logger)

@@ -13,13 +13,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/body"
+	"github.com/queued/queued/internal/crowd"
 	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/rounds"
 )
@@ -109,7 +109,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), callers: newCallers(),
 	}
 	g.budget = body.NewBudget(body.Config{Limit: cfg.MaxBodyMemory, Largest: cfg.MaxBody, Unverified: cfg.MaxBody})
-	g.waiting.limit = 3 * cmp.Or(cfg.files, openFiles()) / 8 // of two files each, and a quarter is for others
+	g.waiting.limit = 3 * cmp.Or(cfg.files, int64(crowd.OpenFiles())) / 8 // of two files each, and a quarter is for others
 	g.shares.limit, g.answers.limit = cfg.MaxBodyMemory, cfg.MaxBodyMemory
 	g.claims = g.rounds.Loop("claiming from cells in turn")
 	g.drain, g.drained = context.WithCancel(context.Background())
@@ -177,15 +177,6 @@ func (g *Gateway) Close() {
 	for _, c := range g.cells() {
 		c.transport.CloseIdleConnections()
 	}
-}
-
-// openFiles returns how many files the process may open.
-func openFiles() int64 {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 1 << 20
-	}
-	return int64(min(limit.Cur, 1<<20))
 }
 
 // HTTPServer returns a server of Handler with every timeout set.
