@@ -284,7 +284,7 @@ func fetchTo(ctx context.Context, target, repository, version, checksum string) 
 	case !hasServer(filepath.Join(staging, "bin")):
 		err = errors.New("the archive holds no PostgreSQL server")
 	default:
-		waitForForks()
+		waitUntilWritten(filepath.Join(staging, "bin"))
 		err = errors.Join(os.RemoveAll(target), os.Rename(staging, target)) // the old target is incomplete
 	}
 	return errors.Join(err, os.RemoveAll(staging))
@@ -461,11 +461,4 @@ func makeDir(root *os.Root, name string) error {
 		}
 	}
 	return err
-}
-
-// waitForForks returns when files that were written before can be run. A child that another goroutine is starting holds them
-// open for writing until it has started, and Linux does not run a file that is open for writing.
-func waitForForks() {
-	syscall.ForkLock.RLock()
-	syscall.ForkLock.RUnlock() //nolint:staticcheck // only the wait matters
 }

@@ -37,7 +37,7 @@ func fakeInstallation(t *testing.T, dir, version string) {
 			t.Fatal(err)
 		}
 	}
-	waitForForks()
+	waitUntilWritten(dir)
 }
 
 // noLocations returns a machine without PostgreSQL and a repository that has none.
@@ -135,7 +135,7 @@ func TestTooOldOrClosedProgramsAreNamed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "broken", "postgres"), []byte("#!/bin/sh\nexit 3\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	waitForForks()
+	waitUntilWritten(dir)
 	words := []string{"13.4 (" + filepath.Join(dir, "old"), filepath.Join(dir, "broken"), "exit status 3"}
 	if os.Geteuid() == 0 {
 		closed := filepath.Join(dir, "closed")

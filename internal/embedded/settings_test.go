@@ -198,5 +198,5 @@ func copyFile(t *testing.T, from, to string) {
 	if err := out.Close(); err != nil {
 		t.Fatal(err)
 	}
-	waitForForks()
+	waitUntilWritten(to)
 }
