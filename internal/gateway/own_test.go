@@ -55,8 +55,13 @@ func TestHomeIsAskedOnceAboutACallerOfManyCalls(t *testing.T) {
 		})
 	}
 	e.until("all calls wait for home", func() bool {
-		stacks := make([]byte, 8<<20)
-		return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(".(*Gateway).recognize(")) >= calls
+		stacks, waiting := make([]byte, 8<<20), 0
+		for goroutine := range bytes.SplitSeq(stacks[:runtime.Stack(stacks, true)], []byte("\n\n")) {
+			if state, _, _ := bytes.Cut(goroutine, []byte("\n")); bytes.Contains(state, []byte("[select")) && bytes.Contains(goroutine, []byte(".(*Gateway).learn(")) {
+				waiting++
+			}
+		}
+		return waiting >= calls
 	})
 	close(answer)
 	calling.Wait()
