@@ -332,7 +332,7 @@ func (c *queueSetCmd) patch() (map[string]any, error) {
 	}
 	switch {
 	case c.GroupOrder == nil:
-	case *c.GroupOrder == "none":
+	case *c.GroupOrder == none:
 		flow["order"], flow["on_failed"] = false, nil
 	default:
 		flow["order"], flow["on_failed"] = true, *c.GroupOrder
@@ -350,12 +350,18 @@ func (c *queueSetCmd) patch() (map[string]any, error) {
 	if len(flow) > 0 {
 		patch["flow"] = flow
 	}
-	if c.GroupFrom != "" {
-		patch["group_from"] = unlessNone(c.GroupFrom)
+	switch c.GroupFrom {
+	case "":
+	case none:
+		patch["group_from"] = nil
+	default:
+		patch["group_from"] = c.GroupFrom
 	}
-	if c.DeadLetter == none {
+	switch c.DeadLetter {
+	case "":
+	case none:
 		patch["dead_letter"] = nil
-	} else if c.DeadLetter != "" {
+	default:
 		patch["dead_letter"] = map[string]any{"queue": c.DeadLetter}
 	}
 	if c.Backoff != "" {
@@ -379,14 +385,6 @@ func (c *queueSetCmd) patch() (map[string]any, error) {
 
 // none takes a setting away.
 const none = "none"
-
-// unlessNone returns the value of a flag, nil for none.
-func unlessNone(text string) any {
-	if text == none {
-		return nil
-	}
-	return text
-}
 
 // change puts the value of a flag into a patch, if it was given: zero takes the value away.
 func change[T comparable](patch map[string]any, name string, flag *T) {

@@ -33,7 +33,7 @@ type crowd struct {
 
 // A conn is an open connection.
 type conn struct {
-	net.Conn
+	of       net.Conn
 	requests int           // under way
 	list     *list.List    // that it is in; nil while a request is under way, and once it is closed
 	place    *list.Element // in list
@@ -70,7 +70,7 @@ func Watch(server *http.Server, most int, log zerolog.Logger) {
 
 // add adds a connection, and closes another one if there are too many.
 func (c *crowd) add(nc net.Conn) *conn {
-	added := &conn{Conn: nc}
+	added := &conn{of: nc}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.open) >= c.most {
@@ -92,8 +92,8 @@ func (c *crowd) closeOne() {
 	}
 	victim := oldest.Value.(*conn)
 	victim.leave()
-	delete(c.open, victim.Conn)
-	_ = underlying(victim.Conn).Close() // as it has no request, nothing is lost
+	delete(c.open, victim.of)
+	_ = underlying(victim.of).Close() // a request that arrives just now breaks off, as when a connection fails
 	c.closed++
 	if time.Since(c.reported) > reportEvery {
 		c.log.Warn().Int("connections", c.most).Int("closed", c.closed).
@@ -131,7 +131,7 @@ func (c *crowd) begin(at *conn) {
 func (c *crowd) end(at *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at.requests--; at.requests == 0 && c.open[at.Conn] == at {
+	if at.requests--; at.requests == 0 && c.open[at.of] == at {
 		at.enter(c.idle)
 	}
 }
